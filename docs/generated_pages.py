@@ -97,6 +97,26 @@ def onnx_operators() -> str:
     return "\n".join(["| domain | operators |", "|---|---|", *(f"| {k} | {', '.join(v)} |" for k, v in by_domain.items())])
 
 
+def cross_reference(page: str) -> str:
+    """cross_reference.md, with what `jquant.onnx.export` writes in the last column of its table of names."""
+    importlib.import_module("jquant.onnx.writing.export")
+    nodes = importlib.import_module("jquant.onnx.writing.table").nodes
+    title = "## Names\n"
+    before, rest = page.split(title)
+    section, heading, after = rest.partition("\n## ")
+
+    def row(match: re.Match[str]) -> str:
+        names = {
+            f"*{name}*" if domain else name: None
+            for operator in re.findall(r"`(\w+)`", match[2])
+            for domain, name in nodes(operator)
+        }
+        return f"{match[1]}{', '.join(names) or 'the formula'} |"
+
+    pattern = re.compile(r"^((\| `[^|]*)(?:\|[^|\n]*){4}\| )([^|\n]*) \|$", re.MULTILINE)
+    return before + title + pattern.sub(row, section) + heading + after
+
+
 def _callables(module: ModuleType) -> list[str]:
     """The public functions, then the public classes."""
     return sorted((name for name in module.__all__ if callable(getattr(module, name))), key=str.swapcase)
@@ -225,7 +245,9 @@ def on_page_markdown(markdown, page, **_):
     return re.sub(r"^(!\[[^\]]*\]\((\w+\.png)\))$", r"[\1](\2)", markdown, flags=re.MULTILINE)
 
 
-if __name__ == "__main__":  # writes the table of operators into onnx.md
+if __name__ == "__main__":  # writes the tables of operators into onnx.md and cross_reference.md
+    document = Path(__file__).with_name("cross_reference.md")
+    document.write_text(cross_reference(document.read_text()))
     page = Path(__file__).with_name("onnx.md")
     before, _, after = re.split("(?<=<!-- operators -->\n)(.*?)(?=<!-- /operators -->)", page.read_text(), flags=re.DOTALL)
     page.write_text(f"{before}\n{onnx_operators()}\n\n{after}")

@@ -4,6 +4,7 @@ import jquant
 
 model = jquant.onnx.load("model.onnx")
 outputs = jax.jit(model)(model.params, {"input": x})
+onnx.save(jquant.onnx.export(quantized_apply, quantized_params, x), "quantized.onnx")
 """
 
 try:
@@ -13,10 +14,12 @@ except ModuleNotFoundError as _error:
     raise ModuleNotFoundError(_message, name="onnx") from _error
 
 from jquant.errors import ModelError
+from jquant.onnx import compare
 from jquant.onnx.loader import load
 from jquant.onnx.model import Model
+from jquant.onnx.writing.export import export
 
-__all__ = ["Model", "ModelError", "load"]
+__all__ = ["Model", "ModelError", "compare", "export", "load"]
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Summarizes an ONNX model, compares it with onnxruntime, and exports it: ``python -m jquant.onnx model.onnx``.
+"""Summarizes an ONNX model, compares it with onnxruntime, and exports it as StableHLO: ``python -m jquant.onnx model.onnx``.
 
 Exits with 1 if integers differ from onnxruntime's, and with 2 if something is missing or not supported.
 """
@@ -51,7 +51,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--compare", action="store_true", help="compare with onnxruntime, node by node and end to end")
     parser.add_argument("--inputs", type=Path, metavar="FILE.npz", help="inputs for the comparison (default: random)")
     parser.add_argument("--rounds", type=int, default=10, help="how many calls to time; the median is printed")
-    parser.add_argument("--export", type=Path, metavar="FILE", help="where to write the program exported with jax.export")
+    export = (
+        "where to write the model as StableHLO, a program of XLA that jax.export.deserialize reads, without onnx and jquant "
+        "(a function of JAX as an ONNX model is written by jquant.onnx.export)"
+    )
+    parser.add_argument("--export", type=Path, metavar="FILE", help=export)
     platforms = f"the platforms to export for, out of {', '.join(stablehlo.PLATFORMS)}"
     parser.add_argument("--platforms", type=_platforms, default="cpu,cuda,tpu", metavar="NAME,NAME", help=platforms)
     constraint = "what holds for the sizes that the exported program leaves open, such as 'sequence <= 512'"
@@ -141,11 +145,8 @@ def _compare(model: Model, options: argparse.Namespace, constants: dict[str, np.
     print("\nnode by node, onnxruntime with optimizations off; each node is fed onnxruntime's values")
     if options.qdq == "fused":
         print("  nodes are compared as they are in the file, before any are fused; the fused model is compared end to end")
-    print(f"  {'operator':<28} {'nodes':>6} {'integers':>13} {'different':>10} {'largest absolute deviation of floats':>37}")
-    for row in rows:
-        print(f"  {row.operator:<28} {row.nodes:>6,} {row.integers:>13,} {row.different:>10,} {row.deviation:>37.3g}")
+    print(compare.table(rows))
     different = sum(row.different for row in rows)
-    print(f"  {'all':<28} {sum(row.nodes for row in rows):>6,} {sum(row.integers for row in rows):>13,} {different:>10,}")
     outputs, times = compare.end_to_end(model, options.model, inputs, constants=constants, rounds=options.rounds)
     print("\nend to end, onnxruntime with all optimizations and two threads")
     for output in outputs:

@@ -1,7 +1,8 @@
 """Computes a graph node by node, while JAX traces it."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -9,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jquant.errors import ModelError
-from jquant.onnx import axes, bounds, limits, registry
+from jquant.lowering import recording
+from jquant.onnx import axes, bounds, limits, recorded_nodes, registry
 from jquant.onnx.graph import Graph, Node
 from jquant.onnx.open_sizes import undecided
 from jquant.onnx.registry import Converter
@@ -41,13 +43,19 @@ class Evaluation:
 
     def run(self, graph: Graph, values: Values) -> list[Any]:
         """The outputs of a graph. `values` holds its inputs and initializers; the outputs of its nodes are added to it."""
-        for node in graph.nodes:
+        if recording.is_active():
+            self._record(graph, values)
+        else:
+            self._run(graph.nodes, values)
+        return [values[value.name] for value in graph.outputs]
+
+    def _run(self, nodes: Iterable[Node], values: Values) -> None:
+        for node in nodes:
             operands = [values[name] if name else None for name in node.inputs]
             results = self.compute(node, operands, values)
             if self.watch is not None:
                 results = self.watch(node, operands, results) or results
             values |= {name: value for name, value in zip(node.outputs, results, strict=False) if name}
-        return [values[value.name] for value in graph.outputs]
 
     def compute(self, node: Node, operands: list[Any], values: Values) -> tuple[Any, ...]:
         """The results of one node.
@@ -81,6 +89,25 @@ class Evaluation:
         if len(results) < len(node.outputs) and any(node.outputs[len(results) :]):
             raise ModelError(f"{node.title}: the output {node.outputs[len(results)]!r} is not supported")
         return results
+
+    def _record(self, graph: Graph, values: Values) -> None:
+        """Computes each node of the file by one equation, unless the caller decides what it, or one inside it, computes."""
+        for node, group in itertools.groupby(graph.nodes, lambda node: node.origin or node):
+            nodes = list(group)
+            results = None if self._is_changed(nodes) else recorded_nodes.record(node, nodes, values, self._run)
+            if results is None:
+                self._run(nodes, values)
+            else:
+                values |= results
+
+    def _is_changed(self, nodes: list[Node]) -> bool:
+        """Whether functions of the caller, or masks, change what nodes compute, or those inside them."""
+        for node in (*nodes, *(inner for each in nodes for body in each.subgraphs.values() for inner in body.walk())):
+            entry = registry.find(node)
+            takes_mask = bool(self.where) and entry is not None and "where" in entry.context
+            if takes_mask or node.qualified_operator in self.overrides:
+                return True
+        return False
 
     def _advice(self, node: Node, operands: list[Any]) -> str:
         """For an If whose condition is not known while tracing: how to fix it, so that only one branch is computed."""

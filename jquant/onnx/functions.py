@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from jquant.onnx import registry
+from jquant.onnx import protos, registry
 from jquant.onnx.graph import Graph, Node
 from jquant.onnx.reader import Reader, versions
 
@@ -30,7 +30,7 @@ def expanded(graph: Graph, dtypes: Mapping[str, np.dtype], depth: int = 0) -> Gr
             nodes.append(node)
         else:
             inside = expanded(body, dtypes, depth + 1)
-            nodes += inside.nodes
+            nodes += (dataclasses.replace(each, origin=node) for each in inside.nodes)
             constants |= inside.constants
     return dataclasses.replace(graph, nodes=tuple(nodes), constants=constants)
 
@@ -45,7 +45,7 @@ def _body(node: Node, dtypes: Mapping[str, np.dtype]) -> Graph | None:
         latest = max(node.version, schema.since_version)
         fitting = [version for version in schema.context_dependent_function_opset_versions if version <= latest]
         types = [_type(name, dtypes).SerializeToString() for name in node.inputs]
-        serialized = schema.get_context_dependent_function_with_opset_version(max(fitting), _proto(node), types)
+        serialized = schema.get_context_dependent_function_with_opset_version(max(fitting), _serialized(node), types)
     elif schema.has_function:
         fitting = [version for version in schema.function_opset_versions if version <= node.version]
         if not fitting:
@@ -63,13 +63,10 @@ def _body(node: Node, dtypes: Mapping[str, np.dtype]) -> Graph | None:
     return reader.body(function.node, names, prefix=f"{node.name}/")
 
 
-def _proto(node: Node) -> bytes:
-    """The node as a message, without its subgraphs: a body does not depend on their contents."""
-    attributes = {name: value for name, value in node.attributes.items() if not isinstance(value, Graph)}
+def _serialized(node: Node) -> bytes:
+    """The node without its subgraphs: a body does not depend on their contents."""
     proto = onnx.helper.make_node(node.operator, node.inputs, node.outputs, domain=node.domain)
-    for name, value in attributes.items():
-        value = onnx.numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
-        proto.attribute.append(onnx.helper.make_attribute(name, value))
+    proto.attribute.extend(protos.attributes(node))
     return proto.SerializeToString()
 
 

@@ -21,6 +21,7 @@ class Node:
       name: the name of the node, or else of its first output.
       inputs, outputs: names of values; "" for one that is left out.
       attributes: by name, numbers, strings, lists of these, NumPy arrays, and `Graph` for a subgraph.
+      origin: the node of the file that it and its neighbours compute, if that was replaced by the body of its operator.
     """
 
     operator: str
@@ -30,6 +31,7 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
+    origin: "Node | None" = None
 
     @property
     def qualified_operator(self) -> str:

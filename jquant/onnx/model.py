@@ -9,11 +9,12 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jquant.errors import ModelError
-from jquant.onnx import arguments, branches, packing, statics, summary, unsupported
+from jquant.lowering import recording
+from jquant.onnx import arguments, branches, packing, recorded_nodes, statics, summary, unsupported
 from jquant.onnx.evaluate import Evaluation, Watch
 from jquant.onnx.graph import Graph, Value
 from jquant.onnx.registry import Converter
-from jquant.onnx.values import to_jax
+from jquant.onnx.values import is_narrowed, to_jax
 
 _LARGEST_CONSTANT = 1  # elements of a Constant node that does not become a parameter
 
@@ -72,6 +73,9 @@ class Model:
                 self._known[key] = None
             else:
                 self.params[key] = to_jax(array, f"{name}: the initializer {key!r}")
+        types = {key: array.dtype for key, array in arrays.items() if key in self.params}
+        types |= {key: value.dtype for key, value in self.inputs.items() if value.dtype is not None}
+        self._wide = {key: dtype for key, dtype in types.items() if is_narrowed(dtype)}
 
     def __call__(
         self, params: Mapping[str, Any], inputs: Mapping[str, ArrayLike], *, where: arguments.Where | None = None
@@ -110,6 +114,8 @@ class Model:
         values: dict[str, Any] = {**self._known, **params, **arguments.inputs(self.inputs, inputs)}
         masks = arguments.masks(where)
         self._dry_run(values, masks)
+        if recording.is_active():
+            values |= {key: recorded_nodes.typed(values[key], dtype) for key, dtype in self._wide.items()}
         evaluation = self._evaluation(masks, watch)
         results = self._evaluate(evaluation, values)
         for mask in evaluation.where:

@@ -53,6 +53,11 @@ class IntegerMatrix(NamedTuple):
             zero_point = zero_point.reshape(-1 if zero_point.size > 1 else ()) if np.any(zero_point) else None
         return pack_matrix(matrix, zero_point)
 
+    def unpack(self, packed: PackedMatrix) -> tuple[np.ndarray, ...]:
+        """The matrix as the file has it."""
+        matrix = np.asarray(packed.unpack())
+        return (np.swapaxes(matrix, -1, -2) if self.transposed else matrix,)
+
 
 class BlockMatrix(NamedTuple):
     """How to pack a matrix of few bits in blocks, as in onnxruntime's MatMulNBits.
@@ -98,6 +103,21 @@ class BlockMatrix(NamedTuple):
         zero_point = subbyte.unpacked(zero_points.reshape(n, -1), bits)[:, :blocks].T
         return pack_matrix(values.astype(unsigned), zero_point.astype(unsigned), scale=scale, block_size=block_size)
 
+    def unpack(self, packed: PackedBlockMatrix) -> tuple[np.ndarray, ...]:
+        """The matrix as the file has it, its scales, and its zero points if it has any."""
+        _, n, bits, block_size = self.sizes
+        values = np.asarray(packed.unpack()).astype(np.int16)
+        if np.dtype(packed.dtype) in (jnp.int4, np.int8):
+            values += 2 ** (bits - 1)
+        scale = np.asarray(packed.scale).T
+        rows = np.zeros((n, scale.shape[1] * block_size), np.uint8)
+        rows[:, : values.shape[0]] = values.T
+        matrix = np.asarray(subbyte.packed(jnp.asarray(rows), bits, 1)).reshape(*scale.shape, -1)
+        if packed.zero_point is None:
+            return matrix, scale
+        zero_point = jnp.asarray(packed.zero_point, jnp.uint8).T
+        return matrix, scale, np.asarray(subbyte.packed(zero_point, bits, 1))
+
 
 class Packed(NamedTuple):
     """The packed matrices of a graph.
@@ -121,7 +141,7 @@ def packed(graph: Graph, static: Collection[str], replaced: Collection[str]) -> 
       replaced: the operators for which the caller has functions, which take the operands as the file has them.
     """
     constants = graph.arrays()
-    nodes = [(node, [_packing(node, i, replaced) for i in range(len(node.inputs))]) for node in graph.walk()]
+    nodes = [(node, [packing_of(node, i, replaced) for i in range(len(node.inputs))]) for node in graph.walk()]
     roles: dict[str, set[Any]] = {}
     for node, packings in nodes:
         for name, packing in zip(node.inputs, packings, strict=True):
@@ -147,7 +167,7 @@ def packed(graph: Graph, static: Collection[str], replaced: Collection[str]) -> 
     return Packed(matrices=matrices, absorbed=frozenset(absorbed - matrices.keys() - outputs - set(static)))
 
 
-def _packing(node: Node, position: int, replaced: Collection[str]) -> IntegerMatrix | BlockMatrix | None:
+def packing_of(node: Node, position: int, replaced: Collection[str] = ()) -> IntegerMatrix | BlockMatrix | None:
     """How a node would pack the operand at a position; None if it would not."""
     entry = registry.find(node)
     operand = entry.operand(position) if entry and node.qualified_operator not in replaced else ""

@@ -47,6 +47,7 @@ class Converter:
       packs: the zero point's operand, by the operand that is an integer matrix.
       transposed_by: the attribute that says whether to transpose this matrix; a packed one is transposed already.
       packs_blocks: whether its operands and attributes are those of onnxruntime's MatMulNBits.
+      counterparts: the operators of jquant that have the node's formula, or its purpose with another one.
       expands: whether results may be far larger than the operands, so that NumPy computes only those that must be static.
     """
 
@@ -59,6 +60,7 @@ class Converter:
     transposed_by: str | None = None
     packs_blocks: bool = False
     expands: bool = False
+    counterparts: tuple[str, ...] = ()
 
     def __post_init__(self):
         parameters = inspect.signature(self.function).parameters.values()
@@ -104,6 +106,7 @@ def converter(
     transposed_by: str | None = None,
     packs_blocks: bool = False,
     expands: bool = False,
+    counterparts: tuple[str, ...] = (),
 ) -> Callable[[_Function], _Function]:
     """Adds the decorated function to the table, and returns it unchanged. The arguments are those of `Converter`."""
 
@@ -118,6 +121,7 @@ def converter(
             transposed_by=transposed_by,
             packs_blocks=packs_blocks,
             expands=expands,
+            counterparts=counterparts,
         )
         _TABLE.setdefault((domain, operator), []).append(entry)
         return function
@@ -136,6 +140,15 @@ def find(node: Node) -> Converter | None:
 def operators() -> list[tuple[str, str]]:
     """The domain and the name of every operator in the table that can occur in a file."""
     return sorted(key for key in _TABLE if key[0] != JQUANT)
+
+
+def counterparts(operator: str) -> list[tuple[str, str]]:
+    """The domain and the name of every node that does what an operator of jquant does, with its formula or another one.
+
+    A node of another domain with a name of ONNX's own is left out.
+    """
+    keys = [key for key, entries in _TABLE.items() if any(operator in entry.counterparts for entry in entries)]
+    return sorted(key for key in keys if key[0] == DEFAULT_DOMAIN or (DEFAULT_DOMAIN, key[1]) not in keys)
 
 
 def attributes(node: Node, entry: Converter) -> tuple[dict[str, Any], list[str]]:

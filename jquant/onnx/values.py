@@ -37,6 +37,11 @@ def jax_dtype(dtype: np.dtype, name: str) -> np.dtype:
     return canonical
 
 
+def is_narrowed(dtype: np.dtype) -> bool:
+    """Whether JAX computes integers of this dtype in a narrower one."""
+    return np.dtype(dtype).kind in "iu" and jax.dtypes.canonicalize_dtype(dtype) != dtype
+
+
 def to_jax(value: Any, name: str) -> Any:
     """`value` as a JAX array, or as a list of them.
 

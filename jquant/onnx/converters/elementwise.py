@@ -1,6 +1,7 @@
 """Element-wise arithmetic and mathematical functions."""
 
 import functools
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +10,11 @@ from jax.core import max_dim, min_dim
 
 from jquant.onnx.registry import converter
 from jquant.onnx.values import to_jax
+from jquant.onnx.writing import kernels
+from jquant.onnx.writing.builder import Builder
+from jquant.onnx.writing.steps import cast, is_float
+from jquant.onnx.writing.table import writer
+from jquant.onnx.writing.value import Value, known
 
 
 @converter("Add", since=7)
@@ -109,16 +115,42 @@ def _dtypes(values):
     return [value.dtype for value in values if value is not None]
 
 
-@converter("Clip", since=6, until=10)
+@converter("Clip", since=6, until=10, counterparts=("clip", "clip1"))
 def clip_to_10(input, *, min, max, xp):
     return xp.minimum(xp.maximum(input, input.dtype.type(min)), input.dtype.type(max))
 
 
-@converter("Clip", since=11)
+@converter("Clip", since=11, counterparts=("clip", "clip1"))
 def clip(input, min=None, max=None, *, xp):
     """If the lower limit exceeds the upper one, every element becomes the upper limit."""
     input = input if min is None else maximum(input, min, xp=xp)
     return input if max is None else minimum(input, max, xp=xp)
+
+
+@writer("clip", node="Clip", since=6)
+@writer("clip1", node="Clip", since=6)
+def write_clip(
+    builder: Builder, types: Any, input: Value, min: Value | None, max: Value | None, scale_bias: Any
+) -> Value | None:
+    """Without a product and a sum before it."""
+    if scale_bias is not None or not is_float(input.dtype):
+        return None
+    bounds = (known(np.float32(-np.inf)) if min is None else min, known(np.float32(np.inf)) if max is None else max)
+    return write_limited(builder, types, input, *(cast(builder, bound, input.dtype) for bound in bounds))
+
+
+@writer("clip.limited", node="Clip", since=6)
+def write_limited(builder: Builder, types: Any, x: Value, min: Value, max: Value) -> Value | None:
+    """With known bounds that are in order; with others, the formula gives the lower one, and the node the upper one.
+
+    The sign of a 0 that is a bound, too, is that of `x`.
+    """
+    low, high = min.known, max.known
+    if x.is_known or low is None or high is None or low.size != 1 or high.size != 1 or not low <= high:
+        return None
+    if str(tuple(types[0].shape)) != str(x.shape) or kernels.choice("Clip", x.dtype)[0] != x.dtype:
+        return None
+    return builder.node("Clip", [x, known(low.reshape(())), known(high.reshape(()))], types[0], since=13)
 
 
 @converter("Neg", since=6)

@@ -21,7 +21,7 @@ from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 _MAX_SLICES = 16  # elements of a window up to which the sum is unrolled: the program grows with them
 
 
-@converter("QLinearGlobalAveragePool", domain=MICROSOFT)
+@converter("QLinearGlobalAveragePool", domain=MICROSOFT, counterparts=("quantized_linear_global_average_pool",))
 def global_average_pool(X, x_scale, x_zero_point, y_scale, y_zero_point, *, channels_last=0):
     """An exact integer sum, times one ratio of the scales. The output zero point is added after the rounding."""
     axes = tuple(range(1, X.ndim - 1) if channels_last else range(2, X.ndim))
@@ -46,7 +46,7 @@ def reduce_mean(data, data_scale, data_zero_point, reduced_scale, reduced_zero_p
     return pooling.quantized_average(total, count, x.scale, output, data.dtype)
 
 
-@converter("QLinearAveragePool", domain=MICROSOFT)
+@converter("QLinearAveragePool", domain=MICROSOFT, counterparts=("quantized_linear_average_pool",))
 def average_pool(
     X,
     x_scale,

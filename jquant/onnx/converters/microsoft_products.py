@@ -7,6 +7,9 @@ from jquant.arithmetic import exact
 from jquant.onnx.converters.quantized_parameters import FEATURE_LEVEL, any_batched, as_matrices, flat, integer_product
 from jquant.onnx.graph import MICROSOFT
 from jquant.onnx.registry import converter
+from jquant.onnx.writing import quantized_products as products
+from jquant.onnx.writing.builder import Builder
+from jquant.onnx.writing.table import writer
 from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
 from jquant.operators.matmul_integer import matmul_integer
 from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
@@ -14,7 +17,7 @@ from jquant.operators.quantized_gemm import quantized_gemm
 from jquant.packed.matrix import PackedMatrix
 
 
-@converter("QGemm", domain=MICROSOFT, packs={"B": "b_zero_point"}, transposed_by="transB")
+@converter("QGemm", domain=MICROSOFT, packs={"B": "b_zero_point"}, transposed_by="transB", counterparts=("quantized_gemm",))
 def gemm(
     A, a_scale, a_zero_point, B, b_scale, b_zero_point, C=None, y_scale=None, y_zero_point=None,
     *, alpha=1.0, transA=0, transB=0,
@@ -41,7 +44,7 @@ def gemm(
     return exact.product(total.astype(jnp.float32), exact.product(a_scale, flat(b_scale)))
 
 
-@converter("MatMulIntegerToFloat", domain=MICROSOFT, packs={"B": "b_zero_point"})
+@converter("MatMulIntegerToFloat", domain=MICROSOFT, packs={"B": "b_zero_point"}, counterparts=("matmul_integer_to_float",))
 def matmul_to_float(A, B, a_scale, b_scale, a_zero_point=None, b_zero_point=None, bias=None):
     """A scale of A with several elements is multiplied last, after the bias is added. The scales may be in either order."""
     if _is_per_column(a_scale) or (a_scale.size == 1 and _is_per_row(b_scale)):
@@ -85,3 +88,12 @@ def _to_float(A, a_scale, a_zero_point, B, b_scale, b_zero_point, bias):
     product = integer_product(a, b, a_zero_point, b_zero_point).astype(jnp.float32)
     product = exact.product(product, exact.product(a_scale, b_scale))
     return (product if bias is None else exact.sum(product, bias)).reshape(shape)
+
+
+@writer("quantized_gemm", node="QGemm", domain=MICROSOFT)
+def _write_gemm(builder: Builder, types, *, a, b, c, output, output_dtype, implementation):
+    operands = products.linear_operands(builder, a, b, output, output_dtype)
+    if operands is None:
+        return None
+    inputs = [*operands.a, *operands.b, c, *operands.output]
+    return builder.node("QGemm", inputs, types[0], domain=MICROSOFT, label="quantized")

@@ -1,5 +1,8 @@
 """onnxruntime's element-wise operators on quantized tensors, with its arithmetic."""
 
+import itertools
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,20 +18,24 @@ from jquant.onnx.converters import quantized
 from jquant.onnx.converters.quantized_parameters import flat
 from jquant.onnx.graph import MICROSOFT
 from jquant.onnx.registry import converter
+from jquant.onnx.writing.builder import Builder
+from jquant.onnx.writing.steps import reshape
+from jquant.onnx.writing.table import writer
+from jquant.onnx.writing.value import Value, known
 from jquant.operators.quantized_linear_concat import quantized_linear_concat
 from jquant.operators.quantized_linear_leaky_relu import quantized_linear_leaky_relu
 from jquant.operators.quantized_linear_sigmoid import quantized_linear_sigmoid
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 
-@converter("QuantizeLinear", domain=MICROSOFT)
+@converter("QuantizeLinear", domain=MICROSOFT, counterparts=("quantize_linear",))
 def quantize(x, y_scale, y_zero_point=None, *, axis=1, block_size=0, output_dtype=0, saturate=1):
     return quantized.quantize_with_precision(
         x, y_scale, y_zero_point, axis=axis, block_size=block_size, output_dtype=output_dtype, saturate=saturate
     )
 
 
-@converter("DequantizeLinear", domain=MICROSOFT)
+@converter("DequantizeLinear", domain=MICROSOFT, counterparts=("dequantize_linear",))
 def dequantize(x, x_scale, x_zero_point=None, *, axis=1, block_size=0, output_dtype=0):
     return quantized.dequantize(x, x_scale, x_zero_point, axis=axis, block_size=block_size, output_dtype=output_dtype)
 
@@ -38,7 +45,7 @@ def _as_float(zero_point: jax.Array | None) -> jax.Array:
     return jnp.float32(0) if zero_point is None else flat(zero_point).astype(jnp.float32)
 
 
-@converter("QLinearAdd", domain=MICROSOFT)
+@converter("QLinearAdd", domain=MICROSOFT, counterparts=("quantized_linear_add",))
 def add(A, A_scale, A_zero_point, B, B_scale, B_zero_point, C_scale, C_zero_point=None):
     """Adds the products with the ratios of the scales in fused multiply-adds. The zero point is added before the rounding.
 
@@ -69,7 +76,7 @@ def _is_repeated_along_rows(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) 
     return False
 
 
-@converter("QLinearMul", domain=MICROSOFT)
+@converter("QLinearMul", domain=MICROSOFT, counterparts=("quantized_linear_multiply",))
 def multiply(A, A_scale, A_zero_point, B, B_scale, B_zero_point, C_scale, C_zero_point=None):
     """The product of the integers, times one ratio of the scales. The zero point is added before the rounding."""
     scale = exact.product(flat(A_scale), flat(B_scale))
@@ -80,10 +87,28 @@ def multiply(A, A_scale, A_zero_point, B, B_scale, B_zero_point, C_scale, C_zero
     return rounding.nearest_integer(value, None, A.dtype)
 
 
-@converter("QLinearConcat", domain=MICROSOFT)
+@converter("QLinearConcat", domain=MICROSOFT, counterparts=("quantized_linear_concat",))
 def concat(Y_scale, Y_zero_point, *inputs, axis):
     triples = [(x, flat(scale), flat(zero_point)) for x, scale, zero_point in zip(*[iter(inputs)] * 3, strict=True)]
     return quantized_linear_concat(triples, flat(Y_scale), flat(Y_zero_point), axis=axis)
+
+
+@writer("quantized_linear_concat", node="QLinearConcat", domain=MICROSOFT)
+def write_concat(
+    builder: Builder, types: Any, inputs: list[Any], output: Any, axis: int, output_dtype: np.dtype
+) -> Value | None:
+    """Of tensors of one type."""
+    if any(x.values.dtype != output_dtype for x in inputs):
+        return None
+    scale, zero_point = _scalars(builder, output.scale, output.zero_point, output_dtype)
+    triples = [(x.values, *_scalars(builder, x.scale, x.zero_point, output_dtype)) for x in inputs]
+    operands = [scale, zero_point, *itertools.chain.from_iterable(triples)]
+    return builder.node("QLinearConcat", operands, types[0], domain=MICROSOFT, axis=axis % len(types[0].shape))
+
+
+def _scalars(builder: Builder, scale: Value, zero_point: Value | None, dtype: np.dtype) -> tuple[Value, Value]:
+    point = known(np.zeros((), dtype)) if zero_point is None else reshape(builder, zero_point, ())
+    return reshape(builder, scale, ()), point
 
 
 @converter("QLinearWhere", domain=MICROSOFT)
@@ -96,19 +121,31 @@ def where(condition, X, x_scale, x_zero_point, Y, y_scale, y_zero_point, z_scale
     return jnp.where(condition, x, y)
 
 
-@converter("QLinearLeakyRelu", domain=MICROSOFT)
+@converter("QLinearLeakyRelu", domain=MICROSOFT, counterparts=("quantized_linear_leaky_relu",))
 def leaky_relu(X, X_scale, X_zero_point, Y_scale, Y_zero_point=None, *, alpha=0.01):
     return quantized_linear_leaky_relu(X, X_scale, X_zero_point, Y_scale, Y_zero_point, alpha=alpha)
 
 
-@converter("QLinearSigmoid", domain=MICROSOFT)
+@writer("quantized_linear_leaky_relu", node="QLinearLeakyRelu", domain=MICROSOFT)
+def write_leaky_relu(builder: Builder, types: Any, x: Any, output: Any, alpha: Value | None) -> Value | None:
+    """With a slope that is known."""
+    if alpha is not None and not alpha.is_known:
+        return None
+    slope = np.float32(0.01) if alpha is None else alpha.item()
+    dtype = x.values.dtype
+    operands = [x.values, *_scalars(builder, x.scale, x.zero_point, dtype)]
+    operands += _scalars(builder, output.scale, output.zero_point, dtype)
+    return builder.node("QLinearLeakyRelu", operands, types[0], domain=MICROSOFT, alpha=float(slope))
+
+
+@converter("QLinearSigmoid", domain=MICROSOFT, counterparts=("quantized_linear_sigmoid",))
 def sigmoid(X, X_scale, X_zero_point, Y_scale, Y_zero_point=None):
     """The correctly rounded sigmoid. onnxruntime's own is off by some ulps, differently on each processor, so that next to a
     tie, and only there, it may give the other integer."""
     return quantized_linear_sigmoid(X, X_scale, X_zero_point, Y_scale, Y_zero_point)
 
 
-@converter("QLinearSoftmax", domain=MICROSOFT, static=("X_scale",))
+@converter("QLinearSoftmax", domain=MICROSOFT, static=("X_scale",), counterparts=("quantized_linear_softmax",))
 def softmax(X, X_scale, x_zero_point, y_scale, y_zero_point=None, *, opset, axis=-1):
     """Exponentials from a table, added in order in float32, times ``floor(1 / y_scale)``.
 

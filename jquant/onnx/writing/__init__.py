@@ -1,0 +1,1 @@
+"""Writes functions of JAX as ONNX models."""

@@ -1,0 +1,174 @@
+"""Nodes of files, which are written as they were."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import onnx
+
+from jquant.onnx import packing, protos, recorded_nodes
+from jquant.onnx.graph import Graph, Node
+from jquant.onnx.graph import Value as Declared
+from jquant.onnx.recorded_nodes import Recorded
+from jquant.onnx.values import is_static, sizes
+from jquant.onnx.writing import schemas, wide
+from jquant.onnx.writing.builder import Builder
+from jquant.onnx.writing.steps import cast, reshape
+from jquant.onnx.writing.table import writer
+from jquant.onnx.writing.value import Value, known
+
+_Scope = dict[str, Value | None]
+
+
+@writer(recorded_nodes.TYPE, node=None)
+def _typed(builder: Builder, _: Any, value: Value, *, dtype: np.dtype) -> Value:
+    return wide.widened(builder, value, dtype)
+
+
+@writer(recorded_nodes.NODE, node=None)
+def _node(builder: Builder, types: list[Any], arrays: Mapping[str, Any], *, recorded: Recorded) -> list[Value] | None:
+    """The node with its own attributes and names; None if the model may not have it, or if it has a list as a result."""
+    node = recorded.node
+    inside = [each for body in node.subgraphs.values() for each in body.walk()]
+    if len(types) != len(recorded.results) or not all(builder.allows(each.domain) for each in (node, *inside)):
+        return None
+    scope = _scope(builder, [node, *inside], {**recorded.known, **arrays})
+    if scope is None or not all(_is_declared(body) for body in node.subgraphs.values()):
+        return None
+    for each in (node, *inside):
+        since, until = schemas.versions(each, builder.model.versions.get(each.domain, 1))
+        builder.model.require(each.operator, each.domain, since, until)
+    values = [scope.get(name) for name in node.inputs]
+    full = [None if value is None else wide.in_full(builder, value) for value in values]
+    operands = [None if value is None else cast(builder, value, dtype) for value, dtype in schemas.matched(node, full)]
+    inputs = ["" if operand is None else builder.name(operand) for operand in operands]
+    outputs = [builder.model.names.reserve(name) if name else "" for name in node.outputs]
+    proto = onnx.helper.make_node(
+        node.operator, inputs, outputs, name=builder.model.node_names.reserve(node.name), domain=node.domain
+    )
+    proto.attribute.extend(protos.attributes(node))
+    proto.attribute.extend(_bodies(builder, node, scope))
+    builder.nodes.append(proto)
+    return _results(builder, node, proto, operands, recorded.results, types)
+
+
+def _results(
+    builder: Builder,
+    node: Node,
+    proto: onnx.NodeProto,
+    operands: Sequence[Value | None],
+    names: Sequence[str],
+    types: Sequence[Any],
+) -> list[Value]:
+    """The results of a node in JAX's types."""
+    dtypes = schemas.result_types(node, proto, [None if each is None else each.dtype for each in operands])
+    results = []
+    for name, type in zip(names, types, strict=True):
+        name = proto.output[node.outputs.index(name)]
+        dtype = np.dtype(dtypes.get(name, type.dtype))
+        full = dtype if jax.dtypes.canonicalize_dtype(dtype) == type.dtype else np.dtype(type.dtype)
+        value = Value(full, tuple(type.shape), name=name)
+        results.append(wide.narrowed(builder, value, np.dtype(type.dtype)))
+    return results
+
+
+def _scope(builder: Builder, nodes: Sequence[Node], values: Mapping[str, Any]) -> _Scope | None:
+    """The values that nodes read, by name, as the file has them; None if a packed matrix is not known."""
+    scope: _Scope = {}
+    for name, value in values.items():
+        if value is None:
+            scope.setdefault(name, None)
+        elif isinstance(value, Value):
+            scope[name] = _named(builder, value, name)
+        elif is_static(value):
+            scope[name] = _static(builder, value, name)
+    for node in nodes:
+        for position, name in enumerate(node.inputs):
+            if name not in values or isinstance(values[name], Value) or is_static(values[name]):
+                continue
+            leaves = jax.tree.leaves(values[name])
+            role = packing.packing_of(node, position)
+            if role is None or not all(leaf.is_known for leaf in leaves):
+                return None
+            make = functools.partial(_unpacked, role, values[name], leaves)
+            arrays = builder.once(("unpacked", id(leaves[0]), role), make)[0]
+            for each, array in zip((name, *role.absorbed), arrays, strict=False):
+                if each and scope.get(each) is None:
+                    scope[each] = _named(builder, known(array), each)
+    return scope
+
+
+def _unpacked(role: Any, packed: Any, leaves: Sequence[Value]) -> tuple[tuple[np.ndarray, ...], Any]:
+    """The arrays of a packed matrix, and what must be kept so that its `id` is that of nothing else."""
+    with jax.default_device(jax.devices("cpu")[0]):
+        return role.unpack(jax.tree.map(lambda leaf: leaf.known, packed)), leaves
+
+
+def _named(builder: Builder, value: Value, name: str) -> Value:
+    """A value, which becomes an initializer under the name that it has in the file if it is known."""
+    value = wide.in_full(builder, value)
+    if value.known is None or value.name is not None:
+        return value
+    return dataclasses.replace(value, name=builder.model.initializer(value.known, name, exactly=True))
+
+
+def _static(builder: Builder, array: np.ndarray, name: str) -> Value:
+    if array.dtype == object:
+        return reshape(builder, builder.shape(sizes(array)), array.shape)
+    return _named(builder, known(array), name)
+
+
+def _is_declared(graph: Graph) -> bool:
+    """Whether the inputs and the outputs of a body, and of those inside it, are tensors of declared types."""
+    return all(value.dtype is not None for scope in graph.scopes() for value in (*scope.inputs, *scope.outputs))
+
+
+def _bodies(builder: Builder, node: Node, scope: _Scope) -> Iterator[onnx.AttributeProto]:
+    for name, graph in node.subgraphs.items():
+        yield onnx.helper.make_attribute(name, _body(builder, graph, _names(builder, scope)))
+
+
+def _names(builder: Builder, scope: _Scope) -> dict[str, str]:
+    """The names in the written graph of the values that a body reads."""
+    full = {name: wide.in_full(builder, value) for name, value in scope.items() if value is not None}
+    return {name: builder.name(value) for name, value in full.items()}
+
+
+def _body(builder: Builder, graph: Graph, names: dict[str, str]) -> onnx.GraphProto:
+    """A graph inside a node, with names that nothing else in the model has.
+
+    Args:
+      names: those of the values around it, by the names that the file has for them.
+    """
+    unused, names = builder.model.names, dict(names)
+    own = {value.name: unused.reserve(value.name) for value in graph.inputs}
+    names |= own
+    nodes = []
+    for node in graph.nodes:
+        own |= {name: unused.reserve(name) for name in node.outputs if name}
+        inputs = [names.get(name, "") for name in node.inputs]
+        names |= own
+        outputs = [own[name] if name else "" for name in node.outputs]
+        proto = onnx.helper.make_node(node.operator, inputs, outputs, name=unused.reserve(node.name), domain=node.domain)
+        proto.attribute.extend(protos.attributes(node))
+        for name, inner in node.subgraphs.items():
+            proto.attribute.append(onnx.helper.make_attribute(name, _body(builder, inner, names)))
+        nodes.append(proto)
+    inputs = [_declared(value, own[value.name]) for value in graph.inputs]
+    outputs = []
+    for value in graph.outputs:
+        if value.name not in own or own[value.name] in {output.name for output in outputs}:
+            # A body can only return what it computes itself.
+            name = unused.reserve(value.name)
+            nodes.append(onnx.helper.make_node("Identity", [names[value.name]], [name], name=name))
+            outputs.append(_declared(value, name))
+        else:
+            outputs.append(_declared(value, own[value.name]))
+    return onnx.helper.make_graph(nodes, unused.new("body"), inputs, outputs)
+
+
+def _declared(value: Declared, name: str) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(np.dtype(value.dtype)), value.shape)

@@ -1,0 +1,241 @@
+"""Steps that many writers take: element-wise nodes, conversions, and changes of shape.
+
+A step of known values is known.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+from jax import lax
+
+from jquant.onnx.writing import kernels
+from jquant.onnx.writing.builder import Builder, Operand
+from jquant.onnx.writing.value import Size, Value, is_static, known
+
+_LARGEST = {  # the largest float32 that does not overflow, by the type that it is rounded to
+    "float8_e4m3fn": np.float32(464),
+    "float8_e5m2": np.nextafter(np.float32(61440), np.float32(0)),
+}
+_FOLDED = {
+    "Add": lax.add,
+    "Sub": lax.sub,
+    "Mul": lax.mul,
+    "Div": lax.div,
+    "Max": lax.max,
+    "Min": lax.min,
+    "Neg": lax.neg,
+    "Abs": lax.abs,
+    "Equal": lax.eq,
+    "Not": lax.bitwise_not,
+}
+_CONDITIONS = {"Where": 1}  # leading operands of another type than the data
+_NIBBLES = ("int2", "int4", "uint2", "uint4")
+_ALL = np.iinfo(np.int64).max  # as a limit: to the end
+
+
+def like(x: Value, number: Any) -> Value:
+    """A number in the type and the shape of `x`."""
+    if is_static(x.shape):
+        return known(np.broadcast_to(np.asarray(number, x.dtype), x.shape))
+    return Value(x.dtype, x.shape, small=known(np.full((1,) * x.ndim, number, x.dtype)))
+
+
+def computed(
+    builder: Builder, operator: str, operands: Sequence[Operand], types: Any, *, since: int = 1, **attributes: Any
+) -> Any:
+    """A node, in a type that has a kernel: see `kernels`. The arguments are those of `Builder.node`.
+
+    The operands, and the results, that have the type of the data are converted. It is the type of the first operand, or of
+    the second one if the first is a condition.
+    """
+    count = _CONDITIONS.get(operator, 0)
+    data = operands[count]
+    assert data is not None
+    dtype, needed = kernels.choice(operator, data.dtype)
+    since = max(since, needed)
+    if dtype == data.dtype:
+        return builder.node(operator, operands, types, since=since, **attributes)
+    wide = [
+        operand if index < count or operand is None or operand.dtype != data.dtype else cast(builder, operand, dtype)
+        for index, operand in enumerate(operands)
+    ]
+    several = isinstance(types, list | tuple)
+    declared = list(types) if several else [types]
+    widened = [jax.ShapeDtypeStruct(type.shape, dtype if type.dtype == data.dtype else type.dtype) for type in declared]
+    results = builder.node(operator, wide, widened, since=since, **attributes)
+    narrow = [cast(builder, result, type.dtype) for result, type in zip(results, declared, strict=True)]
+    return narrow if several else narrow[0]
+
+
+def elementwise(
+    builder: Builder, operator: str, *operands: Value, dtype: Any = None, since: int = 13, **attributes: Any
+) -> Value:
+    """An element-wise node, of operands whose shapes broadcast as in NumPy.
+
+    Operands that were broadcast to the shape of the result are read as they were before. If all of them were, so is the
+    result.
+
+    Args:
+      dtype: that of the result; that of the first operand if None.
+    """
+    dtype = np.dtype(dtype or operands[0].dtype)
+    arrays = [operand.known for operand in operands if operand.known is not None]
+    if operator in _FOLDED and not attributes and len(arrays) == len(operands):
+        arrays = np.broadcast_arrays(*arrays)
+        return known(np.asarray(_FOLDED[operator](*arrays)))
+    shape = lax.broadcast_shapes(*(operand.shape for operand in operands))
+    small = [builder.broadcastable(operand) for operand in operands]
+    result = jax.ShapeDtypeStruct(lax.broadcast_shapes(*(operand.shape for operand in small)), dtype)
+    value = computed(builder, operator, small, result, since=since, **attributes)
+    return value if str(result.shape) == str(shape) else Value(dtype, tuple(shape), small=value)
+
+
+def where(builder: Builder, condition: Value, on_true: Value, on_false: Value) -> Value:
+    return elementwise(builder, "Where", condition, on_true, on_false, dtype=on_true.dtype)
+
+
+def cast(builder: Builder, x: Value, dtype: Any) -> Value:
+    """`x` converted to another type, as JAX converts it.
+
+    Floats outside the range of an integer type, for which JAX leaves the result to the device, become what the engine makes
+    of them.
+    """
+    dtype = np.dtype(dtype)
+    if x.dtype == dtype:
+        return x
+    source = builder.origin("cast", x)
+    if source is not None and np.can_cast(source.dtype, x.dtype, "safe"):  # which changed no number
+        return cast(builder, source, dtype)
+    if x.known is not None:
+        kinds = x.dtype.kind + dtype.kind
+        # JAX has no 64-bit integers by default; NumPy knows no other rule for integers.
+        converted = x.known.astype(dtype) if set(kinds) <= set("biu") else lax.convert_element_type(x.known, dtype)
+        return known(np.asarray(converted), x.label)
+    if is_float(x.dtype) and str(dtype) in _NIBBLES:  # onnxruntime rounds down in this conversion, rather than to zero
+        return cast(builder, cast(builder, x, np.int32), dtype)
+    if str(dtype) in _LARGEST:
+        x = _infinite_beyond(builder, cast(builder, x, np.float32), _LARGEST[str(dtype)])
+    small = builder.broadcastable(x)
+
+    def node() -> tuple[Value, Value]:
+        type = jax.ShapeDtypeStruct(small.shape, dtype)
+        to = onnx.helper.np_dtype_to_tensor_dtype(dtype)
+        since = max(kernels.since(x.dtype), kernels.since(dtype))
+        saturate = 0 if str(dtype).startswith("float8") else None  # too large a number is infinite, or else not a number
+        return builder.node("Cast", [small], type, since=since, to=to, saturate=saturate), small
+
+    value = builder.once(("cast", id(small), dtype), node)[0]
+    if small is x:
+        return builder.derived("cast", value, x)
+    return Value(dtype, x.shape, small=value)
+
+
+def _infinite_beyond(builder: Builder, x: Value, largest: Any) -> Value:
+    """`x`, infinite where it would overflow: onnxruntime converts what is a little too large to the largest number."""
+    too_large = elementwise(builder, "Greater", elementwise(builder, "Abs", x), like(x, largest), dtype=np.bool_)
+    return elementwise(builder, "Where", too_large, elementwise(builder, "Mul", x, like(x, np.inf)), x, dtype=x.dtype)
+
+
+def is_float(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, np.floating)
+
+
+def is_unsigned(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, np.unsignedinteger)
+
+
+def reshape(builder: Builder, x: Value, shape: Sequence[Size]) -> Value:
+    """`x` with other sizes."""
+    shape = tuple(shape)
+    if str(shape) == str(x.shape):
+        return x
+    if x.known is not None and is_static(shape):
+        return known(x.known.reshape(shape), x.label)
+    source = builder.origin("reshape", x)
+    if source is not None:
+        return reshape(builder, source, shape)
+    key = ("reshape", id(x), str(shape))
+    return builder.once(key, lambda: builder.derived("reshape", _reshaped(builder, x, shape), x))
+
+
+def _reshaped(builder: Builder, x: Value, shape: tuple[Size, ...]) -> Value:
+    target = builder.shape(shape)
+    open_sizes = [index for index, size in enumerate(shape) if not isinstance(size, int)]
+    if len(open_sizes) == 1 and 0 not in shape:  # which Reshape computes
+        target = known(np.array([size if isinstance(size, int) else -1 for size in shape], np.int64))
+    type = jax.ShapeDtypeStruct(shape, x.dtype)
+    return computed(builder, "Reshape", [x, target], type, since=5, label="reshaped")
+
+
+def transpose(builder: Builder, x: Value, order: Sequence[int]) -> Value:
+    """`x` with its dimensions in another order."""
+    order = tuple(order)
+    if order == tuple(range(x.ndim)):
+        return x
+    if x.known is not None:
+        return known(x.known.transpose(order), x.label)
+    type = jax.ShapeDtypeStruct(tuple(x.shape[dimension] for dimension in order), x.dtype)
+    return computed(builder, "Transpose", [x], type, perm=list(order), label="transposed")
+
+
+def broadcast(builder: Builder, x: Value, shape: Sequence[Size], dimensions: Sequence[int]) -> Value:
+    """`x` in a shape of which its own dimensions are `dimensions`; elements are repeated only where a node needs that."""
+    sizes: list[Size] = [1] * len(shape)
+    for dimension, size in zip(dimensions, x.shape, strict=True):
+        sizes[dimension] = size
+    small = reshape(builder, builder.broadcastable(x) if len(shape) == x.ndim else x, sizes)
+    return small if str(tuple(sizes)) == str(tuple(shape)) else Value(x.dtype, tuple(shape), small=small)
+
+
+def joined(builder: Builder, parts: Sequence[Value], dimension: int) -> Value:
+    """Values one after the other along a dimension."""
+    if len(parts) == 1:
+        return parts[0]
+    shape = list(parts[0].shape)
+    shape[dimension] = sum(part.shape[dimension] for part in parts)
+    type = jax.ShapeDtypeStruct(tuple(shape), parts[0].dtype)
+    return computed(builder, "Concat", parts, type, since=13, axis=dimension, label="joined")
+
+
+def sliced(builder: Builder, x: Value, starts: Sequence[Any], limits: Sequence[Size], strides: Sequence[int]) -> Value:
+    """``x[start:limit:stride, ...]``, with one of each for every dimension."""
+    shape = tuple(
+        (limit - start + stride - 1) // stride for start, limit, stride in zip(starts, limits, strides, strict=True)
+    )
+    changed = [d for d in range(x.ndim) if str(shape[d]) != str(x.shape[d])]
+    if not changed:
+        return x
+    if x.known is not None and is_static(limits):
+        parts = tuple(slice(int(a), int(b), int(c)) for a, b, c in zip(starts, limits, strides, strict=True))
+        return known(x.known[parts], x.label)
+    type = jax.ShapeDtypeStruct(shape, x.dtype)
+    bounds = [builder.shape([sizes[d] for d in changed]) for sizes in (starts, limits)]
+    axes, steps = (known(np.array(numbers, np.int64)) for numbers in (changed, [strides[d] for d in changed]))
+    steps = steps if any(strides[d] != 1 for d in changed) else None
+    return computed(builder, "Slice", [x, *bounds, axes, steps], type, since=13, label="part")
+
+
+def reversed_along(builder: Builder, x: Value, dimensions: Sequence[int]) -> Value:
+    """`x` from back to front."""
+    if not dimensions:
+        return x
+    if x.known is not None:
+        return known(np.flip(x.known, tuple(dimensions)), x.label)
+    count = len(dimensions)
+    starts, limits, steps = (known(np.full(count, number, np.int64)) for number in (-1, -_ALL, -1))
+    operands = [x, starts, limits, known(np.array(dimensions, np.int64)), steps]
+    return computed(builder, "Slice", operands, x.type, since=13, label="reversed")
+
+
+def padded(builder: Builder, x: Value, number: Value, padding: Sequence[tuple[Size, Size]]) -> Value:
+    """`x` with so many of a number before and after it in each dimension; negative: with so many elements less."""
+    amounts = [low for low, _ in padding] + [high for _, high in padding]
+    if is_static(amounts) and not any(amounts):
+        return x
+    shape = tuple(size + low + high for size, (low, high) in zip(x.shape, padding, strict=True))
+    type = jax.ShapeDtypeStruct(shape, x.dtype)
+    return computed(builder, "Pad", [x, builder.shape(amounts), number], type, since=13, label="padded")

@@ -1,0 +1,64 @@
+"""The values of a function while it is written as a graph."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+Size = Any  # an integer, or a symbolic size of `jax.export`
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Value:
+    """An array of the function: known, or computed by the graph.
+
+    Attributes:
+      dtype, shape: those in JAX.
+      name: that of the value in the graph; None if it has none yet.
+      known: its elements, if they follow from parameters and constants alone.
+      label: what a known value is called in the graph, such as the path of a parameter; "" if nothing suggests a name.
+      small: for a value that is broadcast from another of the same rank, this other one.
+    """
+
+    dtype: np.dtype
+    shape: tuple[Size, ...]
+    name: str | None = None
+    known: np.ndarray | None = None
+    label: str = ""
+    small: "Value | None" = None
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def is_known(self) -> bool:
+        return self.known is not None
+
+    @property
+    def type(self) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(self.shape, self.dtype)
+
+    def item(self) -> Any:
+        """The element of a known value that has one."""
+        assert self.known is not None
+        return self.known.item()
+
+
+def known(array: Any, label: str = "") -> Value:
+    """A value whose elements are known."""
+    array = np.asarray(array)
+    return Value(array.dtype, array.shape, known=array, label=label)
+
+
+def all_known(*trees: Any) -> bool:
+    """Whether all values in some trees are known, so that what follows from them is computed while the graph is written."""
+    leaves = jax.tree.leaves(trees, is_leaf=lambda leaf: isinstance(leaf, Value))
+    return all(leaf.is_known for leaf in leaves if isinstance(leaf, Value))
+
+
+def is_static(shape: Sequence[Size]) -> bool:
+    """Whether no size is left open."""
+    return all(isinstance(size, int) for size in shape)

@@ -1,0 +1,136 @@
+"""Writes the equations of a jaxpr as nodes."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jquant.errors import ModelError
+from jquant.lowering import recording
+from jquant.onnx.writing import jaxprs, refused
+from jquant.onnx.writing.builder import Builder
+from jquant.onnx.writing.table import PRIMITIVES, WRITERS
+from jquant.onnx.writing.value import Value, is_static, known
+
+
+def write(builder: Builder, program: Any, operands: Sequence[Value]) -> list[Value]:
+    """The results of a closed jaxpr.
+
+    What cannot be written is noted in ``builder.model.unsupported``; its results are values that no node computes.
+    """
+    values = dict(zip(program.jaxpr.invars, operands, strict=True))
+    values |= zip(program.jaxpr.constvars, map(_constant, program.consts), strict=True)
+
+    def value(atom: Any) -> Value:
+        return known(np.asarray(atom.val, atom.aval.dtype)) if jaxprs.is_literal(atom) else values[atom]
+
+    for equation in program.jaxpr.eqns:
+        with builder.scope(str(equation.source_info.name_stack)):
+            results = _results(builder, equation, [value(atom) for atom in equation.invars])
+        for variable, result in zip(equation.outvars, results, strict=True):
+            expected = variable.aval
+            assert result.dtype == expected.dtype, equation
+            assert [*map(str, result.shape)] == [*map(str, expected.shape)], equation
+            values[variable] = result
+    return [value(atom) for atom in program.jaxpr.outvars]
+
+
+def traced(builder: Builder, function: Callable[..., Any], *operands: Value) -> Value:
+    """The array that a function of arrays returns for these operands, written as JAX traces it."""
+    with recording.active():
+        program = jaxprs.traced(function, *(operand.type for operand in operands))
+    (result,) = write(builder, program, operands)
+    return result
+
+
+def _constant(array: Any) -> Value:
+    """A constant of a program; a key of random numbers has no elements that a model could hold."""
+    return Value(array.dtype, array.shape) if refused.is_key(array) else known(array)
+
+
+def _results(builder: Builder, equation: Any, operands: list[Value]) -> Sequence[Value]:
+    call = recording.call_of(equation, operands)
+    if call is not None:
+        return _operator(builder, call, [variable.aval for variable in equation.outvars])
+    body = jaxprs.called(equation)
+    if body is not None:
+        return write(builder, body, operands)
+    name = equation.primitive.name
+    try:
+        refused.check(equation)
+        if all(operand.is_known for operand in operands) and _folds(equation):
+            return _folded(equation, operands)
+        types = [variable.aval for variable in equation.outvars]
+        if types and all(is_static(type.shape) and 0 in type.shape for type in types):
+            return [known(np.zeros(type.shape, type.dtype)) for type in types]
+        rule = PRIMITIVES.get(name)
+        if rule is None:
+            raise ModelError("is not supported")
+        results = rule(builder, equation, operands)
+    except ModelError as error:
+        builder.model.unsupported[f"{name}{builder.place}: {error}"] = None
+        return [builder.result(variable.aval, name) for variable in equation.outvars]
+    return [results] if isinstance(results, Value) else list(results)
+
+
+def _operator(builder: Builder, call: recording.Call, types: list[Any]) -> Sequence[Value]:
+    """The results of an operator: those of the node that says the same, or else of its formula."""
+    for entry in WRITERS.get(call.operator, ()):
+        if not builder.allows(entry.domain):
+            continue
+        results = builder.attempt(lambda entry=entry: entry.function(builder, types, **call.arguments, **call.static))
+        if results is not None:
+            return jax.tree.leaves(results, is_leaf=lambda leaf: isinstance(leaf, Value))
+    leaves = jax.tree.leaves(dict(call.arguments))
+    if call.operator == _OF_WEIGHTS:
+        leaves = [_kept(builder, leaf) for leaf in leaves]
+    return write(builder, call.formula, leaves)
+
+
+_OF_WEIGHTS = "dequantize_linear"
+_FOLDED_WEIGHTS = 256  # bytes
+
+
+def _kept(builder: Builder, value: Value) -> Value:
+    """Weights of 8 bits as an initializer that nodes read: the model would be larger with what is computed of them."""
+    is_kept = value.known is not None and value.dtype in (np.int8, np.uint8) and value.known.nbytes > _FOLDED_WEIGHTS
+    return Value(value.dtype, value.shape, name=builder.name(value)) if is_kept else value
+
+
+# A compiled program would compute all steps of a loop at once; an open size has no operands, and is not known.
+_NOT_FOLDED = frozenset({"scan", "while", "cond", "dim_as_value"})
+_REPEATING = frozenset({"broadcast_in_dim", "iota"})
+
+
+def _folds(equation: Any) -> bool:
+    """Whether the results of an equation with known operands are known as well."""
+    if equation.effects or equation.primitive.name in _NOT_FOLDED:
+        return False
+    return all(is_static(variable.aval.shape) for variable in equation.outvars)
+
+
+def _folded(equation: Any, operands: list[Value]) -> list[Value]:
+    """The results, computed by JAX one equation at a time, so that each rounds once."""
+    labels = {operand.label for operand in operands if operand.label}
+    label = labels.pop() if len(labels) == 1 else ""
+    if equation.primitive.name in _REPEATING:
+        return [_repeated(equation, *operands)]
+    with jax.default_device(jax.devices("cpu")[0]), jax.numpy_dtype_promotion("standard"):
+        results = jaxprs.bind(equation, *(operand.known for operand in operands))
+    return [known(np.asarray(result), label) for result in results]
+
+
+def _repeated(equation: Any, operand: Value | None = None) -> Value:
+    """An array that is broadcast, or counts along a dimension, without memory for the elements that repeat others."""
+    shape = equation.params["shape"]
+    if operand is None:
+        dimensions = (equation.params["dimension"],)
+        operand = known(np.arange(shape[dimensions[0]]).astype(equation.outvars[0].aval.dtype))
+    else:
+        dimensions = equation.params["broadcast_dimensions"]
+    sizes = [1] * len(shape)
+    for dimension, size in zip(dimensions, operand.shape, strict=True):
+        sizes[dimension] = size
+    assert operand.known is not None
+    return known(np.broadcast_to(operand.known.reshape(sizes), shape), operand.label)

@@ -1,0 +1,33 @@
+"""Integers that a graph has in 64 bits, and JAX in 32."""
+
+import dataclasses
+
+import numpy as np
+
+from jquant.onnx.writing.builder import Builder
+from jquant.onnx.writing.steps import cast
+from jquant.onnx.writing.value import Value
+
+
+def narrowed(builder: Builder, value: Value, dtype: np.dtype) -> Value:
+    """A value in the type that it has in JAX, for what computes with it as JAX does; `in_full` gives the original."""
+    if value.dtype == dtype:
+        return value
+    return _standing_for(builder, value, cast(builder, value, dtype))
+
+
+def widened(builder: Builder, value: Value, dtype: np.dtype) -> Value:
+    """A value of which a file says that it has this type."""
+    if in_full(builder, value).dtype == dtype:
+        return value
+    return _standing_for(builder, cast(builder, value, dtype), dataclasses.replace(value))
+
+
+def in_full(builder: Builder, value: Value) -> Value:
+    """A value in the type that the graph has it in."""
+    return _standing_for(builder, value, value, result=0)
+
+
+def _standing_for(builder: Builder, wide: Value, value: Value, result: int = 1) -> Value:
+    """Notes the original of a value, unless one has been noted. Both are kept, so that `id` gives no number twice."""
+    return builder.once(("in full", id(value)), lambda: (wide, value))[result]
