@@ -23,6 +23,7 @@ REQUIRES = {  # packages, and the extra that installs each
     "tutorial.md": {"sklearn": "examples"},
     "off_by_one.md": {"matplotlib": "examples"},
     "onnx.md": {"onnx": "onnx"},
+    "onnx_export.md": {"onnx": "onnx"},
     "checkpoints.md": {"gguf": "checkpoints", "safetensors": "recipes"},
 }
 

@@ -39,7 +39,7 @@ PUBLIC = {
         KeyValueCache append attend init
     """,
     "jquant.onnx": """
-        Model ModelError load
+        Model ModelError compare export load
     """,
     "jquant.transform": """
         Activations Assignment InputStatistics MixedPrecision QuantizedFunction Recipe Report Row Scheme SiteChoice

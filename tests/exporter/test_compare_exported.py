@@ -1,0 +1,140 @@
+"""`jquant.onnx.compare.exported`: what it counts, its table, and its errors."""
+
+import dataclasses
+import importlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
+
+import jquant  # noqa: E402
+import jquant.onnx  # noqa: E402
+from jquant.onnx import ModelError, compare  # noqa: E402
+from jquant.onnx.compare.measures import ulps_of  # noqa: E402
+
+X = np.random.default_rng(11).normal(size=(5, 16)).astype(np.float32)
+PARAMS = {"scale": jnp.float32(0.02), "weights": jnp.asarray(np.random.default_rng(12).normal(size=(16, 4)), jnp.float32)}
+
+
+def function(params, x):
+    integers = jquant.quantize_linear(x, params["scale"], np.int8(3))
+    return {"integers": integers, "floats": x @ params["weights"]}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return jquant.onnx.export(function, PARAMS, X)
+
+
+def test_equal(model):
+    """Each output with optimizations off and on; integers without a deviation."""
+    result = compare.exported(function, PARAMS, [X], model)
+    assert result.different == 0
+    assert result.nodes is None
+    assert [(each.name, each.optimized) for each in result.outputs] == [
+        (name, optimized) for name in ("floats", "integers") for optimized in (False, True)
+    ]
+    floats, integers = result.outputs[0], result.outputs[2]
+    assert (integers.dtype, integers.elements, integers.different, integers.is_integer) == (np.int8, 80, 0, True)
+    assert (floats.dtype, floats.elements, floats.is_integer, floats.argmax) == (np.float32, 20, False, 1.0)
+    assert floats.deviation < 1e-5
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.nodes = ()
+
+
+def test_differences_are_counted(model):
+    """Of a function that is not the exported one."""
+
+    def other(params, x):
+        result = function(params, x)
+        return {
+            "integers": result["integers"].at[0, :3].add(1),
+            "floats": result["floats"].at[0].multiply(-1).at[1, 0].set(jnp.nan),
+        }
+
+    result = compare.exported(other, PARAMS, [X], model)
+    assert result.different == 2 * 3
+    floats = result.outputs[0]
+    assert floats.different >= 5
+    assert floats.deviation == floats.ulps == np.inf
+    assert floats.argmax == pytest.approx(3 / 5)
+
+
+def test_table(model):
+    lines = str(compare.exported(function, PARAMS, [X], model, node_by_node=True)).splitlines()
+    assert lines[0].split()[:5] == ["output", "optimizations", "type", "elements", "different"]
+    assert lines[3].split() == ["integers", "none", "int8", "80", "0", "100.00%"]
+    assert lines[4].split() == ["integers", "all", "int8", "80", "0", "100.00%"]
+    assert lines[5] == "node by node, each given the operands that onnxruntime had"
+    assert lines[6].split()[:4] == ["operator", "nodes", "integers", "different"]
+    assert lines[-1].split()[0] == "all"
+    assert {len(line) for line in lines[:5]} == {len(lines[0])}
+
+
+def test_nodes(model):
+    rows = {row.operator: row for row in compare.exported(function, PARAMS, [X], model, node_by_node=True).nodes}
+    assert sum(row.integers for row in rows.values()) >= 80
+    assert [row for row in rows.values() if row.different] == []
+
+
+def test_files_models_and_compiled_functions(model, tmp_path):
+    """A model from a path; a compiled function without parameters; a model of a file, whose inputs are a dictionary."""
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    assert compare.exported(function, PARAMS, [X], path).different == 0
+    compiled = jax.jit(lambda a, b: (jquant.dynamic_quantize_linear(a)[0], b + 1))
+    tokens = np.array([1, 2, 3])
+    result = compare.exported(compiled, None, [X, tokens], jquant.onnx.export(compiled, X, tokens))
+    assert [each.elements for each in result.outputs] == [80, 80, 3, 3]
+    assert result.different == 0
+    loaded = jquant.onnx.load(model)
+    again = jquant.onnx.export(loaded, loaded.params, {"x": X})
+    result = compare.exported(loaded, loaded.params, [{"x": X}], again)
+    assert [each.name for each in result.outputs][::2] == ["floats", "integers"]
+    assert result.different == 0
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([X[:3]], r"the argument x is float32\[3, 16\]; the model takes x, float32\[5, 16\]"),
+        ([X.astype(np.float16)], r"the argument x is float16\[5, 16\]"),
+        ([X, X], "the arguments hold 2 inputs; the model has 1, x"),
+        (X, "inputs is a ndarray; it must be a list of the arguments after the parameters"),
+        ({"x": X}, "inputs is a dict"),
+    ],
+)
+def test_inputs_that_do_not_fit(model, inputs, message):
+    with pytest.raises(ModelError, match=message):
+        compare.exported(function, PARAMS, inputs, model)
+
+
+def test_a_function_of_another_result(model):
+    with pytest.raises(ModelError, match="the function returns 1 arrays; the model has 2 outputs"):
+        compare.exported(lambda params, x: x, PARAMS, [X], model)
+
+
+def test_without_onnxruntime(model, monkeypatch):
+    def missing(name):
+        raise ModuleNotFoundError(name=name)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(ModuleNotFoundError, match="pip install onnxruntime"):
+        compare.exported(function, PARAMS, [X], model)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_ulps(dtype):
+    one = np.array([1, -1, 0, 5], dtype)
+    up = np.nextafter(one, dtype(10))
+    assert ulps_of(one, one) == 0
+    assert ulps_of(up, one) == 1
+    assert ulps_of(np.array([-0.0], dtype), np.array([0.0], dtype)) == 0
+    tiny = np.nextafter(dtype(0), dtype(1))
+    assert ulps_of(np.array([tiny]), np.array([-tiny])) == 2
+    assert ulps_of(np.array([np.nan], dtype), np.array([np.nan], dtype)) == 0
+    assert ulps_of(np.array([np.nan], dtype), np.array([1], dtype)) == np.inf
