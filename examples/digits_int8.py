@@ -2,7 +2,8 @@
 
 Trains a small float network in plain JAX, quantizes its weights per column and its activations by calibration on
 the training set, and runs the test set through one jitted int8 function. Prints how the two networks compare, and
-draws the errors of the int8 activations and the digits on which the networks disagree, or nearly do.
+draws the errors of the int8 activations and the digits on which the networks disagree, or nearly do. With --onnx, it also
+writes the int8 network as an ONNX model.
 
     pip install ".[examples]"
     python examples/digits_int8.py --output digits_int8.png
@@ -186,6 +187,9 @@ def digits(seed: int) -> list[np.ndarray]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="An int8 network for the scikit-learn digits, quantized after training.")
     parser.add_argument("--output", type=Path, default=Path("digits_int8.png"), help="the PNG to write")
+    parser.add_argument(
+        "--onnx", type=Path, help="where to write the int8 network as an ONNX model (needs the package onnx)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights and the train-test split")
     arguments = parser.parse_args()
 
@@ -202,6 +206,9 @@ def main() -> None:
     print(f"{'test accuracy':<20}{np.mean(float_digits == test_labels):>10.2%}{np.mean(int8_digits == test_labels):>10.2%}")
     print(f"{'model size, bytes':<20}{float_size:>10,}{int8_size:>10,}  ({float_size / int8_size:.1f} times smaller)")
     print(f"{'same prediction':<20}{np.mean(agree):>20.2%}  ({agree.sum()} of {agree.size} test digits)")
+
+    if arguments.onnx:
+        arguments.onnx.write_bytes(jquant.onnx.export(int8_network, network, test_images).SerializeToString())
 
     errors = jax.tree.map(error_in_steps, int8_activations, float_activations, network.scales)._asdict()
     del errors["image"]  # which is only the rounding of the input
