@@ -12,6 +12,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: 
 import jquant.onnx
 from jquant.onnx import ModelError, compare
 from jquant.onnx.__main__ import main, random_inputs
+from jquant.onnx.compare import node_by_node
 
 from . import valid_models
 from .text_models import saved, text_model
@@ -54,14 +55,14 @@ def test_comparison_of_random_inputs(products, capsys):
 
 def test_integers_that_differ(products, capsys, monkeypatch):
     """One integer of onnxruntime's is changed: the comparison reports that node alone."""
-    intermediate = compare.intermediate
+    intermediate = node_by_node.intermediate
 
     def changed(*arguments):
         values = intermediate(*arguments)
         values["product"] = values["product"] + np.eye(1, values["product"].size, dtype=np.int32).reshape(1, 7)
         return values
 
-    monkeypatch.setattr(compare, "intermediate", changed)
+    monkeypatch.setattr(node_by_node, "intermediate", changed)
     assert main([str(products), "--compare", "--rounds", "1"]) == 1
     rows = table(capsys.readouterr().out)
     assert rows["MatMulInteger"][1:3] == ["7", "1"]
