@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from jquant import jaxprs
 from jquant.errors import TransformError
-from jquant.transform import jaxprs, partition, weight_graph
+from jquant.jaxprs import Equation, Path
+from jquant.transform import partition, weight_graph
 from jquant.transform.eligibility import (
     is_plainly_ragged,
     looks_up,
@@ -18,7 +20,6 @@ from jquant.transform.eligibility import (
     why_not_weights,
 )
 from jquant.transform.integer_formats import Blocks, Columns
-from jquant.transform.jaxprs import Equation, Path
 from jquant.transform.layouts import (
     ACTIVATION_MATMUL,
     CONVOLUTION,

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jquant import jaxprs
 from jquant.modes import FeatureLevel
 from jquant.operators.convolution_integer_to_float import convolution_integer_to_float
 from jquant.operators.dequantize_linear import dequantize_linear
@@ -16,7 +17,7 @@ from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
 from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
 from jquant.operators.quantize_linear import quantize_linear
 from jquant.quantized_tensor import ScaleZeroPoint
-from jquant.transform import experts, jaxprs, layers, rotation, selections, smoothing
+from jquant.transform import experts, layers, rotation, selections, smoothing
 from jquant.transform.integer_formats import Blocks, Columns, TwoBits
 from jquant.transform.layouts import (
     ACTIVATION_MATMUL,

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from jquant.transform.jaxprs import Equation
+from jquant.jaxprs import Equation
 from jquant.transform.layouts import CONVOLUTION, EMBEDDING, Layout, product_dimensions
 from jquant.transform.recipe import Activations, Scheme
 from jquant.transform.selections import parts

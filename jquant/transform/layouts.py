@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-from jquant.transform.jaxprs import Equation
+from jquant.jaxprs import Equation
 from jquant.transform.preparation import Preparation
 from jquant.transform.recipe import Activations, Scheme
 from jquant.transform.selections import parts

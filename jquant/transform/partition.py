@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import PartitionSpec
 
-from jquant.transform import jaxprs
+from jquant import jaxprs
 from jquant.transform.layouts import Layout
 from jquant.transform.plan import Site
 from jquant.transform.prepared_weights import WEIGHTS

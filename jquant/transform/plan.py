@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
-from jquant.transform.jaxprs import Equation, Path, Program
+from jquant.jaxprs import Equation, Path, Program
 from jquant.transform.layouts import EMBEDDING, RAGGED, Storage
 from jquant.transform.recipe import Activations, Scheme
 from jquant.transform.weight_graph import Level, Node

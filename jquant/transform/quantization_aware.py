@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jquant import jaxprs
 from jquant.arithmetic.straight_through import straight_through
 from jquant.errors import TransformError
 from jquant.placement import explain_array_errors_as
-from jquant.transform import compute, jaxprs, layers, prepared_weights, rewrite, site_functions, statistics, traced
+from jquant.transform import compute, layers, prepared_weights, rewrite, site_functions, statistics, traced
 from jquant.transform.layouts import EMBEDDING
 from jquant.transform.parameters import flattened
 from jquant.transform.plan import ActivationProduct, Site

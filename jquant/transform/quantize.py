@@ -11,14 +11,15 @@ import jax
 import jax.core
 import jax.numpy as jnp
 
+from jquant import jaxprs
 from jquant.arguments.statics import boolean
 from jquant.calibration import Range
 from jquant.errors import TransformError, TransformTypeError, shown
+from jquant.jaxprs import Program
 from jquant.lowering import recording
 from jquant.placement import explain_array_errors_as, raise_explained
-from jquant.transform import jaxprs, layers, packing, rewrite, site_functions, statistics, traced, weight_formats
+from jquant.transform import layers, packing, rewrite, site_functions, statistics, traced, weight_formats
 from jquant.transform.checks import as_transform_errors
-from jquant.transform.jaxprs import Program
 from jquant.transform.packing import Load
 from jquant.transform.parameters import Parameters, abstract, described, flattened
 from jquant.transform.plan import Plan

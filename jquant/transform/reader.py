@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jquant import jaxprs
 from jquant.errors import TransformError
-from jquant.transform import jaxprs
+from jquant.jaxprs import Equation, Literal, Path, Program
 from jquant.transform.collector import Collector, Inside
 from jquant.transform.eligibility import looks_up
-from jquant.transform.jaxprs import Equation, Literal, Path, Program
 from jquant.transform.layouts import ACTIVATION_MATMUL, CONVOLUTION, EMBEDDING, MATMUL
 from jquant.transform.plan import Plan
 from jquant.transform.recipe import Recipe

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jquant import jaxprs
 from jquant.arithmetic.straight_through import straight_through
+from jquant.jaxprs import Equation, Literal, Path, Program
 from jquant.lowering import materialize
-from jquant.transform import jaxprs, partition
-from jquant.transform.jaxprs import Equation, Literal, Path, Program
+from jquant.transform import partition
 from jquant.transform.plan import ActivationProduct, Plan, Site
 from jquant.transform.prepared_weights import SMOOTHING, without_factors
 from jquant.transform.selections import Selected, numbers_after, unselected

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.transform import jaxprs
-from jquant.transform.jaxprs import Equation, Path
+from jquant import jaxprs
+from jquant.jaxprs import Equation, Path
 from jquant.transform.weight_graph import Node, is_float
 
 

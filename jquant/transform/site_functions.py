@@ -7,8 +7,9 @@ from typing import Any
 import jax
 from jax import lax
 
+from jquant import jaxprs
 from jquant.errors import TransformError, TransformTypeError, shown
-from jquant.transform import compute, jaxprs, rewrite
+from jquant.transform import compute, rewrite
 from jquant.transform.compute import QuantizedInput
 from jquant.transform.layouts import EMBEDDING
 from jquant.transform.plan import ActivationProduct, Site

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import jax
 from jax.tree_util import keystr, tree_leaves_with_path
 
+from jquant import jaxprs
 from jquant.errors import TransformError, TransformTypeError, shown
-from jquant.transform import jaxprs, weight_graph
+from jquant.transform import weight_graph
 from jquant.transform.parameters import Parameters, abstract, described, module_advice
 from jquant.transform.plan import Plan
 from jquant.transform.reader import read

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.transform.jaxprs import Equation, Literal, Path, Program
+from jquant.jaxprs import Equation, Literal, Path, Program
 from jquant.transform.selections import Selection
 from jquant.transform.weight_graph import Node
 

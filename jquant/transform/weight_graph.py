@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.transform import jaxprs
-from jquant.transform.jaxprs import Equation
+from jquant import jaxprs
+from jquant.jaxprs import Equation
 
 Level = Hashable  # a loop, by the path to its equation
 Leaves = Sequence[Any] | Mapping[int, Any]  # parameters by their number

@@ -10,7 +10,7 @@ from jax.core import max_dim, min_dim
 
 from jquant.onnx.registry import converter
 from jquant.onnx.values import to_jax
-from jquant.onnx.writing import kernels
+from jquant.onnx.writing import kernel_types
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import cast, is_float
 from jquant.onnx.writing.table import writer
@@ -148,7 +148,7 @@ def write_limited(builder: Builder, types: Any, x: Value, min: Value, max: Value
     low, high = min.known, max.known
     if x.is_known or low is None or high is None or low.size != 1 or high.size != 1 or not low <= high:
         return None
-    if str(tuple(types[0].shape)) != str(x.shape) or kernels.choice("Clip", x.dtype)[0] != x.dtype:
+    if str(tuple(types[0].shape)) != str(x.shape) or kernel_types.choice("Clip", x.dtype)[0] != x.dtype:
         return None
     return builder.node("Clip", [x, known(low.reshape(())), known(high.reshape(()))], types[0], since=13)
 

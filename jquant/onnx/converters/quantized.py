@@ -141,7 +141,7 @@ def dequantize(x, x_scale, x_zero_point=None, *, axis=1, block_size=0, output_dt
     )
 
 
-@writer("dequantize_linear", node="DequantizeLinear", since=10)
+@writer("dequantize_linear", node="DequantizeLinear", since=10, keeps_weights=True)
 def write_dequantize(builder: Builder, _: Any, input: Any, output_dtype: np.dtype, granularity: Granularity) -> Value | None:
     """In the exact form, the formula: onnxruntime merges this node with those around it, and computes differently."""
     if builder.model.form == "exact":

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from jquant.onnx.graph import DEFAULT_DOMAIN
-from jquant.onnx.writing import kernels, sizes
+from jquant.onnx.writing import kernel_types, sizes
 from jquant.onnx.writing.value import Size, Value, is_static, known
 
 Operand = Value | None
@@ -224,7 +224,7 @@ class Builder:
         return self.model.initializer(value.known, value.label)
 
     def _expanded(self, value: Value, shape: Sequence[Size]) -> Value:
-        dtype, _ = kernels.choice("Expand", value.dtype)
+        dtype, _ = kernel_types.choice("Expand", value.dtype)
         type = jax.ShapeDtypeStruct(shape, dtype)
         expanded = self.node("Expand", [self._converted(value, dtype), self.shape(shape)], type, since=8, label="expanded")
         return self._converted(expanded, value.dtype)
@@ -233,7 +233,7 @@ class Builder:
         """The same elements in another type that holds them."""
         if value.dtype == dtype:
             return value
-        since, to = max(map(kernels.since, (value.dtype, dtype))), onnx.helper.np_dtype_to_tensor_dtype(dtype)
+        since, to = max(map(kernel_types.since, (value.dtype, dtype))), onnx.helper.np_dtype_to_tensor_dtype(dtype)
         return self.node("Cast", [value], jax.ShapeDtypeStruct(value.shape, dtype), since=since, to=to)
 
     def broadcastable(self, value: Value) -> Value:

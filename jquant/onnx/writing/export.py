@@ -8,6 +8,7 @@ import jax.core
 import numpy as np
 import onnx
 
+from jquant import jaxprs
 from jquant.errors import ModelError, shown
 from jquant.lowering import recording
 from jquant.onnx import converters as _converters  # noqa: F401  # importing them fills the table of writers
@@ -105,8 +106,9 @@ def export(
     leaves, parameters = signature.of_arguments(function, arguments), signature.parameters(arguments)
     _check_arguments(leaves)
     with recording.active():
-        program, result = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    if any(isinstance(constant, jax.core.Tracer) for constant in program.consts):
+        jaxpr, result = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    program = jaxprs.closed(jaxpr)
+    if any(isinstance(constant, jax.core.Tracer) for constant in program.constants):
         raise ModelError(
             "export: the function holds an array that is being traced; call export outside of jax.jit and the like"
         )
@@ -210,7 +212,7 @@ def _written(
     model: Model, program: Any, parameters: Sequence[Leaf], inputs: Sequence[Leaf], outputs: Sequence[Leaf], name: str
 ) -> onnx.ModelProto:
     builder = Builder(model)
-    avals = program.in_avals
+    avals = [variable.aval for variable in program.jaxpr.invars]
     values = [known(np.asarray(leaf.value, aval.dtype), leaf.name) for leaf, aval in zip(parameters, avals, strict=False)]
     declared = []
     for leaf, aval in zip(inputs, avals[len(parameters) :], strict=True):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jquant.errors import ModelError
-from jquant.onnx.writing import kernels
+from jquant.onnx.writing import kernel_types
 
 _CALLS_PYTHON = "a model cannot call Python"
 _RANDOM = "random numbers are not supported: pass them to the function"
@@ -59,7 +59,7 @@ def check_type(aval: Any) -> None:
     """
     if is_key(aval):
         raise ModelError(_RANDOM)
-    if not kernels.is_written(aval.dtype):
+    if not kernel_types.is_written(aval.dtype):
         advice = "; convert it to float32" if aval.dtype == np.float64 else ""
         raise ModelError(f"{aval.dtype} is not supported{advice}")
     mesh = getattr(getattr(aval, "sharding", None), "mesh", None)

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from jax import lax
 
-from jquant.onnx.writing import kernels
+from jquant.onnx.writing import kernel_types
 from jquant.onnx.writing.builder import Builder, Operand
 from jquant.onnx.writing.value import Size, Value, is_static, known
 
@@ -47,7 +47,7 @@ def like(x: Value, number: Any) -> Value:
 def computed(
     builder: Builder, operator: str, operands: Sequence[Operand], types: Any, *, since: int = 1, **attributes: Any
 ) -> Any:
-    """A node, in a type that has a kernel: see `kernels`. The arguments are those of `Builder.node`.
+    """A node, in a type that has a kernel: see `kernel_types`. The arguments are those of `Builder.node`.
 
     The operands, and the results, that have the type of the data are converted. It is the type of the first operand, or of
     the second one if the first is a condition.
@@ -55,7 +55,7 @@ def computed(
     count = _CONDITIONS.get(operator, 0)
     data = operands[count]
     assert data is not None
-    dtype, needed = kernels.choice(operator, data.dtype)
+    dtype, needed = kernel_types.choice(operator, data.dtype)
     since = max(since, needed)
     if dtype == data.dtype:
         return builder.node(operator, operands, types, since=since, **attributes)
@@ -124,7 +124,7 @@ def cast(builder: Builder, x: Value, dtype: Any) -> Value:
     def node() -> tuple[Value, Value]:
         type = jax.ShapeDtypeStruct(small.shape, dtype)
         to = onnx.helper.np_dtype_to_tensor_dtype(dtype)
-        since = max(kernels.since(x.dtype), kernels.since(dtype))
+        since = max(kernel_types.since(x.dtype), kernel_types.since(dtype))
         saturate = 0 if str(dtype).startswith("float8") else None  # too large a number is infinite, or else not a number
         return builder.node("Cast", [small], type, since=since, to=to, saturate=saturate), small
 

@@ -36,12 +36,14 @@ class Writer:
         does not express, which is then written as its formula.
       node, domain, since: the node that says the same, its domain, and the first version of the operator set that has it;
         None if it is any node of a file. The function is called only if the domain is allowed.
+      keeps_weights: whether known integers of 8 bits are stored even for the formula, not folded to floats.
     """
 
     function: Callable[..., Any]
     node: str | None
     domain: str = DEFAULT_DOMAIN
     since: int = 1
+    keeps_weights: bool = False
 
 
 WRITERS: dict[str, list[Writer]] = {}
@@ -58,12 +60,12 @@ def nodes(operator: str) -> list[tuple[str, str]]:
 
 
 def writer(
-    operator: str, *, node: str | None, domain: str = DEFAULT_DOMAIN, since: int = 1
+    operator: str, *, node: str | None, domain: str = DEFAULT_DOMAIN, since: int = 1, keeps_weights: bool = False
 ) -> Callable[[_Function], _Function]:
     """Adds the decorated function to `WRITERS`, and returns it unchanged. The arguments are those of `Writer`."""
 
     def register(function: _Function) -> _Function:
-        WRITERS.setdefault(operator, []).append(Writer(function, node, domain, since))
+        WRITERS.setdefault(operator, []).append(Writer(function, node, domain, since, keeps_weights))
         return function
 
     return register

@@ -6,41 +6,47 @@ from typing import Any
 import jax
 import numpy as np
 
+from jquant import jaxprs
 from jquant.errors import ModelError
+from jquant.jaxprs import Literal, Program
 from jquant.lowering import recording
-from jquant.onnx.writing import jaxprs, refused
+from jquant.onnx.writing import refused
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.table import PRIMITIVES, WRITERS
 from jquant.onnx.writing.value import Value, is_static, known
 
 
-def write(builder: Builder, program: Any, operands: Sequence[Value]) -> list[Value]:
-    """The results of a closed jaxpr.
+def write(builder: Builder, program: Program, operands: Sequence[Value]) -> list[Value]:
+    """The results of a program.
 
     What cannot be written is noted in ``builder.model.unsupported``; its results are values that no node computes.
     """
-    values = dict(zip(program.jaxpr.invars, operands, strict=True))
-    values |= zip(program.jaxpr.constvars, map(_constant, program.consts), strict=True)
+    jaxpr, constants = program
+    values = dict(zip(jaxpr.invars, operands, strict=True))
+    values |= zip(jaxpr.constvars, map(_constant, constants), strict=True)
 
     def value(atom: Any) -> Value:
-        return known(np.asarray(atom.val, atom.aval.dtype)) if jaxprs.is_literal(atom) else values[atom]
+        if not isinstance(atom, Literal):
+            return values[atom]
+        type: Any = atom.aval
+        return known(np.asarray(atom.val, type.dtype))
 
-    for equation in program.jaxpr.eqns:
-        with builder.scope(str(equation.source_info.name_stack)):
+    for equation in jaxpr.eqns:
+        with builder.scope(jaxprs.name_stack(equation)):
             results = _results(builder, equation, [value(atom) for atom in equation.invars])
         for variable, result in zip(equation.outvars, results, strict=True):
             expected = variable.aval
             assert result.dtype == expected.dtype, equation
             assert [*map(str, result.shape)] == [*map(str, expected.shape)], equation
             values[variable] = result
-    return [value(atom) for atom in program.jaxpr.outvars]
+    return [value(atom) for atom in jaxpr.outvars]
 
 
 def traced(builder: Builder, function: Callable[..., Any], *operands: Value) -> Value:
     """The array that a function of arrays returns for these operands, written as JAX traces it."""
     with recording.active():
-        program = jaxprs.traced(function, *(operand.type for operand in operands))
-    (result,) = write(builder, program, operands)
+        jaxpr = jax.make_jaxpr(function)(*(operand.type for operand in operands))
+    (result,) = write(builder, jaxprs.closed(jaxpr), operands)
     return result
 
 
@@ -83,12 +89,11 @@ def _operator(builder: Builder, call: recording.Call, types: list[Any]) -> Seque
         if results is not None:
             return jax.tree.leaves(results, is_leaf=lambda leaf: isinstance(leaf, Value))
     leaves = jax.tree.leaves(dict(call.arguments))
-    if call.operator == _OF_WEIGHTS:
+    if any(entry.keeps_weights for entry in WRITERS.get(call.operator, ())):
         leaves = [_kept(builder, leaf) for leaf in leaves]
-    return write(builder, call.formula, leaves)
+    return write(builder, jaxprs.closed(call.formula), leaves)
 
 
-_OF_WEIGHTS = "dequantize_linear"
 _FOLDED_WEIGHTS = 256  # bytes
 
 

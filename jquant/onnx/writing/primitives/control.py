@@ -7,7 +7,8 @@ import jax
 import numpy as np
 from jax import lax
 
-from jquant.onnx.writing import jaxprs, walk
+from jquant import jaxprs
+from jquant.onnx.writing import walk
 from jquant.onnx.writing.bodies import body
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import computed, reshape
@@ -20,7 +21,7 @@ _FLAG = jax.ShapeDtypeStruct((), np.bool_)
 @primitive("cond")
 def _branches(builder: Builder, equation: Any, operands: list[Value]) -> Sequence[Value]:
     """If, nested for more than two branches. A known number picks its branch."""
-    (number, *operands), programs = operands, jaxprs.branches(equation)
+    (number, *operands), programs = operands, list(map(jaxprs.closed, equation.params["branches"]))
     if number.is_known:
         return walk.write(builder, programs[min(max(int(number.item()), 0), len(programs) - 1)], operands)
     types = [variable.aval for variable in equation.outvars]
@@ -51,7 +52,7 @@ def _branch(
 def _while(builder: Builder, equation: Any, operands: list[Value]) -> Sequence[Value]:
     """Loop, whose condition is computed before the first pass, and after each. Of known operands the result is known."""
     loop = jaxprs.while_loop(equation)
-    is_mapped = bool(loop.condition.out_avals[0].shape)  # over loops of which each ends by itself
+    is_mapped = bool(loop.condition.jaxpr.outvars[0].aval.shape)  # over loops of which each ends by itself
     count = loop.num_condition_constants
     of_condition, rest = operands[:count], operands[count:]
     of_body, carry = rest[: loop.num_body_constants], rest[loop.num_body_constants :]
@@ -104,13 +105,13 @@ def _kept(goes_on: jax.Array, result: jax.Array, carry: jax.Array) -> jax.Array:
 @primitive("scan")
 def _scan(builder: Builder, equation: Any, operands: list[Value]) -> Sequence[Value]:
     """Its steps one after the other, or Scan."""
-    scan = jaxprs.scan(equation)
+    scan = jaxprs.loop(equation)
     is_short = builder.model.unroll or scan.length == 0 or all(operand.is_known for operand in operands)
     write = _unrolled if is_short and isinstance(scan.length, int) else _as_node
     return write(builder, scan, operands, [variable.aval for variable in equation.outvars])
 
 
-def _unrolled(builder: Builder, scan: jaxprs.Scan, operands: list[Value], types: list[Any]) -> list[Value]:
+def _unrolled(builder: Builder, scan: jaxprs.Loop, operands: list[Value], types: list[Any]) -> list[Value]:
     constants, carry, stacked = _parts(scan, operands)
     steps = range(scan.length)
     rows: dict[int, list[Value]] = {}
@@ -123,7 +124,7 @@ def _unrolled(builder: Builder, scan: jaxprs.Scan, operands: list[Value], types:
     return carry + [_stacked(builder, column, type) for column, type in zip(columns, types[scan.num_carry :], strict=True)]
 
 
-def _parts(scan: jaxprs.Scan, operands: list[Value]) -> tuple[list[Value], list[Value], list[Value]]:
+def _parts(scan: jaxprs.Loop, operands: list[Value]) -> tuple[list[Value], list[Value], list[Value]]:
     """The constants, the carry, and the arrays of which each step has one row."""
     end = scan.num_constants + scan.num_carry
     return operands[: scan.num_constants], operands[scan.num_constants : end], operands[end:]
@@ -147,7 +148,7 @@ def _stacked(builder: Builder, rows: Sequence[Value], type: Any) -> Value:
     return parts[0] if len(parts) == 1 else computed(builder, "Concat", parts, type, since=13, axis=0, label="rows")
 
 
-def _as_node(builder: Builder, scan: jaxprs.Scan, operands: list[Value], types: list[Any]) -> list[Value]:
+def _as_node(builder: Builder, scan: jaxprs.Loop, operands: list[Value], types: list[Any]) -> list[Value]:
     """Scan, which needs something to go along: if there is nothing, an array without meaning."""
     constants, carry, stacked = _parts(scan, operands)
     along = stacked or [Value(np.dtype(np.bool_), (scan.length,), small=known(np.zeros(1, np.bool_)))]

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jquant import jaxprs
 from jquant.errors import ModelError
-from jquant.onnx.writing import jaxprs
+from jquant.jaxprs import Jaxpr
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import cast, computed, elementwise, is_float, is_unsigned, like, reshape, sliced
 from jquant.onnx.writing.table import PRIMITIVES, primitive
@@ -113,17 +114,16 @@ def _register() -> None:
 _register()
 
 
-def monoid_of(program: Any) -> str:
+def monoid_of(jaxpr: Jaxpr) -> str:
     """The name of the monoid that a jaxpr of two values is.
 
     Raises:
       ModelError: it is none of those that are known.
     """
-    jaxpr = jaxprs.closed(program).jaxpr
     if len(jaxpr.eqns) == 1 and len(jaxpr.invars) == 2 and set(jaxpr.eqns[0].invars) == set(jaxpr.invars):
         (equation,) = jaxpr.eqns
         if (called := jaxprs.called(equation)) is not None:
-            return monoid_of(called)
+            return monoid_of(called.jaxpr)
         if equation.primitive.name in MONOIDS:
             return equation.primitive.name
     raise ModelError("is written for sums, products, extremes and logical functions of one array alone")
@@ -131,7 +131,7 @@ def monoid_of(program: Any) -> str:
 
 @primitive("reduce")
 def _reduced_by_function(builder: Builder, equation: Any, operands: list[Value]) -> Value:
-    name = monoid_of(equation.params["jaxpr"])
+    name = monoid_of(jaxprs.closed(equation.params["jaxpr"]).jaxpr)
     x, start = operands  # a single array, as the monoid is one of two values
     result = reduced(builder, x, name, [int(axis) for axis in equation.params["dimensions"]])
     return MONOIDS[name].joined(builder, result, start)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jquant import jaxprs
 from jquant.errors import ModelError
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.primitives.reductions import MONOIDS, Monoid, monoid_of
@@ -42,7 +43,7 @@ def _pooled(builder: Builder, equation: Any, operands: list[Value]) -> Value:
     x, *starts = operands
     parameters, name = equation.params, _NAMES.get(equation.primitive.name)
     if name is None:
-        name = monoid_of(parameters["jaxpr"])
+        name = monoid_of(jaxprs.closed(parameters["jaxpr"]).jaxpr)
         if len(starts) != 1 or starts[0].known is None or starts[0].item() != MONOIDS[name].identity(x.dtype):
             raise ModelError("is written for a start that the function leaves as it is")
     windows = [

@@ -1,4 +1,4 @@
-"""Access to jaxprs: the only module that depends on how a version of JAX represents them."""
+"""Access to jaxprs: all that depends on how a version of JAX represents programs is here."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
