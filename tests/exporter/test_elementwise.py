@@ -173,7 +173,7 @@ def test_selection_by_number():
 TYPES = (*FLOATS, *INTEGERS, "bool", "int4", "uint4", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 
 
-@pytest.mark.parametrize("source", sample(TYPES, "float32", "int4"))
+@pytest.mark.parametrize("source", sample(TYPES, "float32", "int4", "int8"))
 def test_conversions(source):
     """From each type to all others, of numbers within their ranges."""
 

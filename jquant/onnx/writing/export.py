@@ -22,7 +22,7 @@ from jquant.onnx.writing.signature import Leaf
 from jquant.onnx.writing.value import Value, known
 
 _OLDEST = 13
-_DOMAINS = (DEFAULT_DOMAIN, MICROSOFT)
+_DOMAINS = sorted({MICROSOFT, *(schema.domain for schema in onnx.defs.get_all_schemas())})
 _FORMS = ("exact", "qdq")
 Form = Literal["exact", "qdq"]
 
@@ -143,7 +143,7 @@ def _check(function: Any, opset: Any, domains: Any, form: Any, unroll: Any) -> N
         raise ModelError(f"export: opset is {shown(opset)}; it must be an integer from {_OLDEST} to {newest}")
     is_sequence = isinstance(domains, list | tuple | set | frozenset)
     if not is_sequence or not all(domain in _DOMAINS for domain in domains):
-        raise ModelError(f"export: domains is {shown(domains)}; it may have none but {_DOMAINS[1:]}")
+        raise ModelError(f"export: domains is {shown(domains)}; it may have none but {', '.join(map(repr, _DOMAINS))}")
     if form not in _FORMS:
         raise ModelError(f"export: form is {shown(form)}; it must be 'exact' or 'qdq'")
     if not isinstance(unroll, bool):

@@ -8,6 +8,7 @@ pairs of conversions that meet, also one of its own and one of the model, and wi
 pairs that are both the model's, which is why such nodes are written with conversions.
 """
 
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
@@ -33,6 +34,7 @@ _WIDER = {
     "float16": "float32",
 }
 _SINCE = {  # versions of ONNX's operator set that brought types
+    "bfloat16": 13,
     "float8_e4m3fn": 19,
     "float8_e4m3fnuz": 19,
     "float8_e5m2": 19,
@@ -108,9 +110,27 @@ def is_written(dtype: np.dtype) -> bool:
     return str(dtype) in _WIDER or str(dtype) in ("float32", "int64", "uint64")
 
 
+def holds(dtype: np.dtype, other: np.dtype) -> bool:
+    """Whether a type has every number of another one; of floats, only those of 16 bits and more are compared."""
+    if other == np.bool_:
+        return dtype != np.bool_
+    if dtype == np.bool_:
+        return False
+    if not jnp.issubdtype(dtype, np.floating):
+        inner, outer = (None if jnp.issubdtype(each, np.floating) else jnp.iinfo(each) for each in (other, dtype))
+        return inner is not None and outer is not None and outer.min <= inner.min and inner.max <= outer.max
+    floats = jnp.finfo(dtype)
+    if floats.bits < 16:
+        return False
+    if jnp.issubdtype(other, np.floating):
+        inner = jnp.finfo(other)
+        return inner.nmant <= floats.nmant and inner.maxexp <= floats.maxexp and inner.minexp >= floats.minexp
+    return max(jnp.iinfo(other).max, -jnp.iinfo(other).min) <= 2 ** (floats.nmant + 1)
+
+
 def since(dtype: np.dtype) -> int:
     """The first version of ONNX's operator set whose conversions have this type."""
-    return _SINCE.get(str(dtype), 13)
+    return _SINCE.get(str(dtype), 9)
 
 
 def _dtype(name: str) -> np.dtype:
