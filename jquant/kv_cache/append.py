@@ -6,7 +6,6 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.typing import ArrayLike
 
 from jquant.arguments.assertions import once_for_each_signature, require
@@ -15,6 +14,7 @@ from jquant.arithmetic import exact, subbyte
 from jquant.formulas import symmetric
 from jquant.kv_cache.arguments import layer_operand, position_operand
 from jquant.kv_cache.cache import INT4, INTEGERS, KeyValueCache, cache_operand
+from jquant.kv_cache.rows import updated
 from jquant.lowering.formula import formula
 from jquant.placement import explain_array_errors
 
@@ -27,7 +27,7 @@ def _append(
 ) -> KeyValueCache:
     (keys, key_scale), (values, value_scale) = (_rows(jnp.swapaxes(x, 1, 2), cache.dtype) for x in (keys, values))
     rows = dataclasses.replace(cache, keys=keys, key_scale=key_scale, values=values, value_scale=value_scale)
-    return jax.tree.map(functools.partial(_updated, position=position, layer=layer), cache, rows)
+    return jax.tree.map(functools.partial(updated, position=position, layer=layer), cache, rows)
 
 
 def _rows(x: jax.Array, dtype: np.dtype) -> tuple[jax.Array, jax.Array | None]:
@@ -37,26 +37,6 @@ def _rows(x: jax.Array, dtype: np.dtype) -> tuple[jax.Array, jax.Array | None]:
     values, scale, _ = symmetric.quantized(x, (x.ndim - 1,), dtype)
     stored = subbyte.packed(values.astype(jnp.uint8) & np.uint8(15), 4, -1) if dtype == INT4 else values
     return stored, jnp.squeeze(scale, -1)
-
-
-def _updated(array: jax.Array, rows: jax.Array, position: jax.Array, layer: ArrayLike | None) -> jax.Array:
-    """An array of the cache with `rows`, of shape (batch, heads, tokens, ...), in the same memory where XLA may reuse it."""
-    if layer is None:
-        return lax.squeeze(_updated(lax.expand_dims(array, (0,)), rows, position, np.int32(0)), (0,))
-    if position.ndim == 0:
-        zero = np.int32(0)  # a Python int would be int64 where 64-bit types are enabled
-        start = layer, zero, zero, position, *(zero,) * (rows.ndim - 3)
-        return lax.dynamic_update_slice(array, lax.expand_dims(rows, (0,)), start)
-    # What jax.vmap makes of it would transpose the whole array, and a loop over the sequences would gather them on a mesh.
-    indices = jnp.stack([jnp.full_like(position, layer), position], -1)
-    dimensions = lax.ScatterDimensionNumbers(
-        update_window_dims=tuple(range(1, rows.ndim)),
-        inserted_window_dims=(0,),
-        scatter_dims_to_operand_dims=(0, 3),
-        operand_batching_dims=(1,),
-        scatter_indices_batching_dims=(0,),
-    )
-    return lax.scatter(array, indices, rows, dimensions, indices_are_sorted=True, unique_indices=True, mode="clip")
 
 
 @explain_array_errors

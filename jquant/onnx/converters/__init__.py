@@ -18,6 +18,7 @@ from jquant.onnx.converters import microsoft_attention as microsoft_attention
 from jquant.onnx.converters import microsoft_blocks as microsoft_blocks
 from jquant.onnx.converters import microsoft_channels_last as microsoft_channels_last
 from jquant.onnx.converters import microsoft_embedding as microsoft_embedding
+from jquant.onnx.converters import microsoft_group_query_attention as microsoft_group_query_attention
 from jquant.onnx.converters import microsoft_pooling as microsoft_pooling
 from jquant.onnx.converters import microsoft_products as microsoft_products
 from jquant.onnx.converters import microsoft_quantized as microsoft_quantized

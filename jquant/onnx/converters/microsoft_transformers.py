@@ -22,9 +22,10 @@ def rotary_embedding(
     rotary_embedding_dim=0,
     scale=1.0,
 ):
-    """For (batch, heads, length, size) or (batch, length, heads * size). A single position is that of the first token."""
-    if is_packed_batching or scale != 1:
-        raise ModelError("is_packed_batching and scale are not supported")
+    """For (batch, heads, length, size) or (batch, length, heads * size). A single position is that of the first token.
+
+    As in onnxruntime, `is_packed_batching` and `scale` change nothing.
+    """
     size = rotary_embedding_dim or 2 * cos_cache.shape[1]
     if input.ndim == 4:
         x = input.transpose(0, 2, 1, 3)
