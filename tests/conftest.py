@@ -3,6 +3,7 @@
 import collections
 import gc
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -17,6 +18,8 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_traceback_filtering", "off")  # which takes longer than most of the calls that must raise
 
 _COUNTED = "counted: "
+_MOST_MAPPINGS = 30_000  # Linux ends a process that has 65,530, and XLA:CPU makes nine for each program that it compiles
+_tests_run = 0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -64,6 +67,22 @@ def xla_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
 def count(record_property: Callable[[str, object], None]) -> Callable[[str, int], None]:
     """Counts what a test has compared: a function of a name and a number, summed over all tests and printed at the end."""
     return lambda what, number: record_property(f"{_COUNTED}{what}", number)
+
+
+def pytest_runtest_teardown() -> None:
+    """Forgets all compiled programs now and then, before they are more than a process may have."""
+    global _tests_run
+    _tests_run += 1
+    if _tests_run % 10 == 0 and _mappings() > _MOST_MAPPINGS:
+        jax.clear_caches()
+
+
+def _mappings() -> int:
+    """How many regions of memory this process has mapped; 0 where the system does not tell."""
+    try:
+        return Path("/proc/self/maps").read_bytes().count(b"\n")
+    except OSError:
+        return 0
 
 
 @pytest.hookimpl(wrapper=True)

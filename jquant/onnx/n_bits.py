@@ -1,8 +1,14 @@
 """The attributes of onnxruntime's MatMulNBits."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 from jquant.errors import ModelError
+from jquant.onnx.graph import JQUANT, MICROSOFT, Graph
+
+MATMUL_N_BITS = f"{MICROSOFT}.MatMulNBits"
+OF_INT8_ROWS = "matmul_n_bits_of_int8_rows"  # in jquant's own domain
+_INT8 = 4  # the `accuracy_level` that allows to round the operand to int8
 
 
 class Sizes(NamedTuple):
@@ -37,3 +43,15 @@ def sizes(K: Any = None, N: Any = None, bits: Any = 4, block_size: Any = None) -
             f"its attribute block_size is {block_size}; blocks of integers of {bits} bits must fill whole bytes"
         )
     return Sizes(rows=K, columns=N, bits=bits, block_size=block_size)
+
+
+def with_int8_rows(graph: Graph) -> Graph:
+    """`graph`, with a node of jquant's own in the place of each MatMulNBits whose `accuracy_level` allows int8."""
+    nodes = []
+    for node in graph.nodes:
+        bodies = {name: with_int8_rows(body) for name, body in node.subgraphs.items()}
+        node = dataclasses.replace(node, attributes={**node.attributes, **bodies})
+        if node.qualified_operator == MATMUL_N_BITS and node.attributes.get("accuracy_level", 0) == _INT8:
+            node = dataclasses.replace(node, domain=JQUANT, operator=OF_INT8_ROWS)
+        nodes.append(node)
+    return dataclasses.replace(graph, nodes=tuple(nodes))

@@ -50,7 +50,10 @@ def test_sequences_do_not_depend_on_the_others(folder):
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_memory_of_a_step(folder, batch):
-    """A step writes into the cache that it is given, and holds no copy of it; XLA:CPU widens one layer of float16."""
+    """A step writes into the cache that it is given, and holds no copy of it.
+
+    But XLA:CPU widens one layer of float16, and that of jax 0.10 copies a layer of one sequence.
+    """
     model = jquant.onnx.load(folder / "model.onnx")
     declared = {name: value.dtype for name, value in model.inputs.items()}
     cache = jax.tree.map(jnp.asarray, example.empty_cache(folder, declared, batch, 4096))
@@ -59,4 +62,5 @@ def test_memory_of_a_step(folder, batch):
     layer = sum(array.nbytes for array in cache.values()) / decoder_model.LAYERS
     assert memory.alias_size_in_bytes == decoder_model.LAYERS * layer
     is_float16 = next(iter(cache.values())).dtype == jnp.float16
-    assert memory.temp_size_in_bytes < layer * (2.5 if is_float16 else 0.5)
+    is_copied = batch == 1 and jax.__version_info__ < (0, 11)
+    assert memory.temp_size_in_bytes < layer * (3.5 if is_copied else 2.5 if is_float16 else 0.5)

@@ -9,13 +9,16 @@ import numpy as np
 
 from jquant.errors import ModelError
 from jquant.onnx import n_bits
-from jquant.onnx.graph import DEFAULT_DOMAIN, MICROSOFT
+from jquant.onnx.converters.quantized_parameters import FEATURE_LEVEL
+from jquant.onnx.graph import DEFAULT_DOMAIN, JQUANT, MICROSOFT
 from jquant.onnx.registry import converter
 from jquant.onnx.writing import block_weights
 from jquant.onnx.writing.block_weights import BlockWeights
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import cast, elementwise, reshape
 from jquant.onnx.writing.table import writer
+from jquant.operators.block_scaled_matmul import block_scaled_matmul
+from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
 from jquant.operators.gather_block_quantized import gather_block_quantized
 from jquant.operators.matmul_n_bits import matmul_n_bits
 from jquant.packed.block_matrix import PackedBlockMatrix
@@ -45,6 +48,19 @@ def matmul(
         g_idx = g_idx[:K]
     weights = B.reshape(N, -(-K // block_size), block_size * bits // 8)
     return matmul_n_bits(A, weights, scales, zero_points, g_idx, bias, bits=bits)
+
+
+@converter(n_bits.OF_INT8_ROWS, domain=JQUANT, packs_blocks=True)
+def matmul_of_int8_rows(
+    A, B, scales, zero_points=None, g_idx=None, bias=None,
+    *, K=None, N=None, bits=4, block_size=None, accuracy_level=0, weight_prepacked=0,
+):  # fmt: skip
+    """Each row of A is rounded to int8, by its own scale, if the weights are known."""
+    if not isinstance(B, PackedBlockMatrix):
+        sizes = {"K": K, "N": N, "bits": bits, "block_size": block_size}
+        return matmul(A, B, scales, zero_points, g_idx, bias, **sizes, weight_prepacked=weight_prepacked)
+    rows, scale, _ = dynamic_quantize_linear(A, axis=-1, symmetric=True, output_dtype=np.int8, feature_level=FEATURE_LEVEL)
+    return block_scaled_matmul(rows, scale, None, B, bias=bias, output_dtype=A.dtype)
 
 
 @converter("GatherBlockQuantized", domain=MICROSOFT, counterparts=("gather_block_quantized",))
