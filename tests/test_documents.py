@@ -24,6 +24,7 @@ REQUIRES = {  # packages, and the extra that installs each
     "off_by_one.md": {"matplotlib": "examples"},
     "onnx.md": {"onnx": "onnx"},
     "onnx_export.md": {"onnx": "onnx"},
+    "language_models.md": {"onnx": "onnx"},
     "checkpoints.md": {"gguf": "checkpoints", "safetensors": "recipes"},
 }
 

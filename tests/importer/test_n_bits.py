@@ -3,6 +3,7 @@
 import importlib
 import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -92,3 +93,61 @@ def test_invalid_attributes(attributes, message):
         attribute.remove(each)
     with pytest.raises(ModelError, match=f"node 'y' .*: {re.escape(message)}"):
         jquant.onnx.load(proto)
+
+
+def of_random_weights(accuracy_level, bits=4):
+    rng = np.random.default_rng(3)
+    tensors = {
+        "w": rng.integers(0, 256, (24, 2, 16 * bits // 4), np.uint8),
+        "s": rng.uniform(0.01, 0.02, (24, 2)).astype(np.float32),
+        "t": rng.standard_normal(24, np.float32),
+    }
+    proto = parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+    product (float[rows, 64] x) => (float[rows, 24] y) {{
+      y = com.microsoft.MatMulNBits <K = 64, N = 24, bits = {bits}, block_size = 32, accuracy_level = {accuracy_level}>
+          (x, w, s, , , t)
+    }}""")
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in tensors.items())
+    return proto
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rows_of_int8(bits):
+    """The composition of operators, where the file allows it; onnxruntime, which rounds by block, is about as far away."""
+    proto = of_random_weights(4, bits)
+    x = np.random.default_rng(4).standard_normal((5, 64), np.float32)
+    model = jquant.onnx.load(proto, n_bits="int8")
+    rows, scale, _ = jquant.dynamic_quantize_linear(
+        x, axis=-1, symmetric=True, output_dtype="INT8", feature_level="EXTENDED"
+    )
+    expected = jquant.block_scaled_matmul(rows, scale, None, model.params["w"], bias=model.params["t"])
+    actual = jax.jit(model)(model.params, {"x": x})["y"]
+    np.testing.assert_array_equal(actual, expected)
+    in_float = jquant.onnx.load(proto)
+    distance = np.abs(actual - in_float(in_float.params, {"x": x})["y"]).max()
+    assert 0 < distance < 0.02 * np.abs(actual).max()
+    assert "matmul_n_bits_of_int8_rows" in str(model)
+
+
+def test_where_rows_stay_floats():
+    """At other levels, for weights that are not known, and where the caller has another function."""
+    x = {"x": np.random.default_rng(4).standard_normal((5, 64), np.float32)}
+    for level in (0, 1):
+        as_floats, allowed = (jquant.onnx.load(of_random_weights(level), n_bits=way) for way in ("float", "int8"))
+        np.testing.assert_array_equal(allowed(allowed.params, x)["y"], as_floats(as_floats.params, x)["y"])
+    proto = of_random_weights(4)
+    model = jquant.onnx.load(proto, n_bits="int8")
+    as_stored = {each.name: onnx.numpy_helper.to_array(each) for each in proto.graph.initializer}
+    as_floats = jquant.onnx.load(proto)
+    np.testing.assert_allclose(model(as_stored, x)["y"], as_floats(as_floats.params, x)["y"], rtol=1e-5, atol=1e-5)
+
+    def nothing(a, b, scales, zero_points, g_idx, bias, *, K, N, bits, block_size, accuracy_level):
+        return jnp.zeros((*a.shape[:-1], N), a.dtype)
+
+    replaced = jquant.onnx.load(proto, n_bits="int8", overrides={"com.microsoft.MatMulNBits": nothing})
+    assert not replaced(replaced.params, x)["y"].any()
+
+
+def test_a_way_that_does_not_exist():
+    with pytest.raises(jquant.onnx.ModelError, match="n_bits is 'int4'; it must be 'float' or 'int8'"):
+        jquant.onnx.load(of_random_weights(4), n_bits="int4")
