@@ -10,6 +10,7 @@ from jax import export
 from support.compositions import NumPy, Operators, assert_equal_leaves
 from support.draw import Draw
 from support.networks import Float, recipe
+from support.sampling import one_in
 
 from jquant import transform
 from jquant.transform import Scheme
@@ -41,11 +42,20 @@ def draw_pair(letters, dtype):
     return [draw.input(*(SHAPES[letters][letter] for letter in operand)).astype(dtype) for operand in operands]
 
 
-@pytest.mark.parametrize(
-    ("letters", "dtype"),
-    [(letters, "float32") for letters in SHAPES] + [("btnh,bsnh->bnts", "bfloat16"), ("ij,kj->ki", "float16")],
+@one_in(
+    4,
+    ("letters", "dtype", "scheme"),
+    [
+        (*case, scheme)
+        for scheme in SCHEMES
+        for case in (
+            *((letters, "float32") for letters in SHAPES),
+            ("btnh,bsnh->bnts", "bfloat16"),
+            ("ij,kj->ki", "float16"),
+        )
+    ],
+    gate=2,
 )
-@pytest.mark.parametrize("scheme", SCHEMES)
 def test_equal_bits(letters, scheme, dtype, count):
     """`dynamic_quantize_linear` twice and `matmul_integer_to_float`, and NumPy: eager, jitted, exported and mapped."""
     x, y = draw_pair(letters, jnp.dtype(dtype))

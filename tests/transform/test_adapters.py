@@ -59,7 +59,7 @@ def quantized_language_model(scheme, *, only_types=False):
     return *transform.quantize(language_model, params, recipe(FEW_BITS[scheme]), tokens), tokens
 
 
-@pytest.mark.parametrize("scheme", FEW_BITS)
+@one_in(2, "scheme", FEW_BITS)
 def test_training(scheme, count):
     """Sixty steps of optax teach a frozen model a sequence that it does not know; the packed weights stay as they are."""
     optax = pytest.importorskip("optax", reason="optax is not installed (extra: recipes)")

@@ -217,7 +217,7 @@ def assert_straight_through(function, params, x, scheme, tolerance=2**-18):
     return sum(leaf.size for leaf in actual)
 
 
-@one_in(8, "scheme", FORMATS, gate=3)
+@one_in(16, "scheme", FORMATS, gate=4)
 def test_straight_through(scheme, count):
     draw = Draw(1)
     layers = {"split": draw.weights(2, 16, 2, 16), "each": draw.weights(2, 2, 16, 16), "join": draw.weights(2, 2, 16, 16)}

@@ -68,7 +68,7 @@ def quantize(apply, params, *inputs, scheme=Scheme(), **options):  # noqa: B008
     return jax.jit(quantized_apply), stored
 
 
-@one_in(5, ("name", "granularity"), itertools.product(FORMS, ["PER_CHANNEL", "PER_TENSOR"]))
+@one_in(11, ("name", "granularity"), itertools.product(FORMS, ["PER_CHANNEL", "PER_TENSOR"]), gate=3)
 def test_rounded_table(name, granularity, count):
     """Also for indices beyond the table."""
     apply, indices = FORMS[name]

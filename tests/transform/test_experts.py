@@ -89,7 +89,7 @@ def calibration_of(scheme, x):
     return {"w": Range(*(np.float32(0.75 * extreme) for extreme in (x.min(), x.max())))}
 
 
-@one_in(3, ("form", "scheme"), itertools.product(FORMS, INTEGERS), others="full")
+@one_in(9, ("form", "scheme"), itertools.product(FORMS, INTEGERS), gate=4)
 def test_selected_by_an_index(form, scheme, count):
     """One product by hand for each matrix that is selected, also in NumPy; jitted, exported and mapped."""
     params, x, index = draw_form(form)
@@ -126,7 +126,7 @@ def test_selected_and_multiplied_by_floats(form, scheme):
 SIZES = (1, 2, 0, 2, 1), (0, 0, 6, 0, 0), (0, 1, 2, 0, 0), (0, 0, 0, 0, 0), (40, 0, 3, 60, 17)
 
 
-@one_in(3, ("sizes", "scheme"), itertools.product(SIZES, [*INTEGERS, *FLOATS]), others="full")
+@one_in(7, ("sizes", "scheme"), itertools.product(SIZES, [*INTEGERS, *FLOATS]), gate=4)
 def test_groups_of_rows(sizes, scheme, count):
     """`jax.lax.ragged_dot`: a product by hand for each group. Rows behind the last group are 0."""
     draw = Draw(1)
@@ -254,8 +254,10 @@ def mixture_operands():
     return params, jnp.asarray(draw.input(12, 64))
 
 
-@pytest.mark.parametrize(
-    ("name", "share"), [("int8", 0.28), ("int4_by_rows", 0.145), ("weight_only_int4", 0.145), ("weight_only_mxfp4", 0.135)]
+@one_in(
+    4,
+    ("name", "share"),
+    [("int8", 0.28), ("int4_by_rows", 0.145), ("weight_only_int4", 0.145), ("weight_only_mxfp4", 0.135)],
 )
 def test_a_mixture_of_experts(mixture_operands, name, share):
     """Each way of writing it has the same sites; by an index and by groups, with the same parameters and, by rows, bits."""
@@ -333,6 +335,7 @@ def test_a_sum_over_the_index_stays_float():
     assert row.reason == "it sums over the matrices that an index selects"
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("select", [with_index, with_groups], ids=lambda select: select.__name__)
 def test_training(mixture_operands, select):
     """Quantization-aware training, the straight-through derivative, and adapters of each expert."""

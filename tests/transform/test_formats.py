@@ -89,7 +89,7 @@ def test_equal_bits(name, scheme, count):
     count(f"results of {scheme.weight_type}", 4)
 
 
-@pytest.mark.parametrize("scheme", [scheme for scheme in schemes() if scheme.activations == "FLOAT"], ids=title)
+@one_in(5, "scheme", [scheme for scheme in schemes() if scheme.activations == "FLOAT"], ids=title, gate=2)
 def test_the_numbers_that_are_stored(scheme, count):
     """The product with the identity, whose sums have one term, is the weights that NumPy rounds."""
     weights = Draw(1).weights(45, 24)
@@ -106,7 +106,7 @@ def test_the_numbers_that_are_stored(scheme, count):
     count("stored numbers", weights.size)
 
 
-@pytest.mark.parametrize("scheme", schemes(), ids=title)
+@one_in(7, "scheme", schemes(), ids=title, gate=3)
 def test_looked_up_rows(scheme):
     """With the parameters in 16 bits, and beyond the table."""
     table, indices = Draw(2).weights(24, 45).astype(np.float16), np.int32([[0, 23, 5], [-1, -30, 40]])

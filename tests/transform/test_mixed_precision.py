@@ -162,6 +162,7 @@ def noise_of(decibels):
     return 10 ** (-decibels / 10)
 
 
+@pytest.mark.gate
 def test_no_assignment_is_better(count):
     """All of a small network, by the noise that adds: for each number of bytes, the search finds one of the best."""
     candidates = INT4, INT8, None

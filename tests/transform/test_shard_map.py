@@ -13,6 +13,7 @@ from support import formats
 from support.compositions import NumPy, Operators
 from support.draw import Draw
 from support.networks import recipe
+from support.sampling import one_in
 
 from jquant import transform
 from jquant.transform import Scheme
@@ -135,7 +136,7 @@ def layers():
     return jax.tree.map(jnp.asarray, params), jnp.asarray(drawn.input(8, 64))
 
 
-@pytest.mark.parametrize("scheme", ["row", "int4 by row", "mxfp4"])
+@one_in(3, "scheme", ["row", "int4 by row", "mxfp4"])
 def test_a_tensor_parallel_network(layers, scheme):
     """Loops inside and outside have the same parameters and results; training and adapters see through."""
     params, x = layers
