@@ -1,8 +1,8 @@
 """Writes text with a language model that the model builder of onnxruntime-genai has written, as a function of JAX.
 
-The cache of keys and values is an argument that the compiled step gets and gives back in the same memory; it and the
-attention mask have one length, so that there is one program for prompts of a length, and one for all tokens after them.
-Prints the text, and how long the prompt and a token take, beside onnxruntime with the same file and a cache in place.
+The compiled step gets the cache of keys and values, and gives it back in the same memory. It and the attention mask keep
+their length, so that one program serves all tokens after the prompt. Prints the text, and how long it takes, beside
+onnxruntime with the same file and a cache in place.
 
     pip install ".[models]" ./native
     python -m onnxruntime_genai.models.builder -m HuggingFaceTB/SmolLM2-135M-Instruct -o smollm2 -p int4 -e cpu -c cache
@@ -24,7 +24,6 @@ from tokenizers import Tokenizer
 
 import jquant
 
-Cache = dict[str, jax.Array]
 Step = Callable[[np.ndarray, np.ndarray], np.ndarray]  # from tokens, and the ends of the sequences, to the next logits
 
 
@@ -36,14 +35,10 @@ def empty_cache(folder: Path, declared: dict, batch: int, length: int) -> dict[s
 
 
 @functools.partial(jax.jit, static_argnames="model", donate_argnames="cache")
-def step(
-    model: jquant.onnx.Model, params: dict, tokens: jax.Array, ends: jax.Array, cache: Cache
-) -> tuple[jax.Array, Cache]:
+def step(model, params: dict, tokens: jax.Array, ends: jax.Array, cache: dict) -> tuple[jax.Array, dict]:
     """The logits after the last token of each sequence, and the cache.
 
-    Args:
-      tokens: (batch, tokens), with padding at the end.
-      ends: how many tokens each sequence then has, those in the cache included.
+    `tokens`, (batch, tokens), has padding at its end; `ends` is how many tokens each sequence then has in the cache.
     """
     length = next(iter(cache.values())).shape[2]
     mask = (jnp.arange(length)[None] < ends[:, None]).astype(jnp.int32)
@@ -53,8 +48,8 @@ def step(
     return logits, {name.replace("present", "past_key_values"): array for name, array in results.items()}
 
 
-def our_step(folder: Path, batch: int, length: int) -> Step:
-    model = jquant.onnx.load(folder / "model.onnx")
+def our_step(folder: Path, batch: int, length: int, n_bits: str = "float") -> Step:
+    model = jquant.onnx.load(folder / "model.onnx", n_bits=n_bits)
     declared = {name: value.dtype for name, value in model.inputs.items()}
     cache = jax.tree.map(jnp.asarray, empty_cache(folder, declared, batch, length))
 
@@ -94,14 +89,13 @@ def write(compute: Step, prompts: Sequence[Sequence[int]], count: int) -> tuple[
     """The likeliest next tokens of each sequence, (batch, count), all logits, and the seconds that each step took."""
     ends = np.array([len(prompt) for prompt in prompts])
     tokens = np.array([[*prompt, *[0] * (ends.max() - len(prompt))] for prompt in prompts])
-    written, logits, seconds = [], [], []
+    logits, seconds = [], []
     for _ in range(count):
         started = time.perf_counter()
         logits.append(compute(tokens, ends))
         seconds.append(time.perf_counter() - started)
         tokens, ends = logits[-1].argmax(-1)[:, None], ends + 1
-        written.append(tokens)
-    return np.concatenate(written, 1), np.stack(logits, 1), seconds
+    return np.stack(logits, 1).argmax(-1), np.stack(logits, 1), seconds
 
 
 def main() -> None:
@@ -113,13 +107,13 @@ def main() -> None:
     tokenizer = Tokenizer.from_file(str(options.folder / "tokenizer.json"))
     prompt = tokenizer.encode(options.prompt).ids
     length = len(prompt) + options.tokens
-    for name, make in (("jquant", our_step), ("onnxruntime", their_step)):
+    in_int8 = functools.partial(our_step, n_bits="int8")  # of files whose `accuracy_level` allows it
+    for name, make in {"jquant": our_step, "jquant, int8 rows": in_int8, "onnxruntime": their_step}.items():
         compute = make(options.folder, 1, length)
         write(compute, [prompt], 3)  # compiles, and warms up; the cache is then written again from the start
         tokens, _, seconds = write(compute, [prompt], options.tokens)
-        print(f"{name}: {options.prompt}{tokenizer.decode(tokens[0])}")
-        rate = 1 / np.median(seconds[1:])
-        print(f"  the prompt of {len(prompt)} tokens took {1e3 * seconds[0]:.1f} ms; then {rate:.1f} tokens a second")
+        speed = f"prompt in {1e3 * seconds[0]:.1f} ms, then {1 / np.median(seconds[1:]):.1f} tokens a second"
+        print(f"{name}, {speed}:\n{options.prompt}{tokenizer.decode(tokens[0])}\n")
 
 
 if __name__ == "__main__":

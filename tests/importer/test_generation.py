@@ -64,3 +64,46 @@ def test_memory_of_a_step(folder, batch):
     is_float16 = next(iter(cache.values())).dtype == jnp.float16
     is_copied = batch == 1 and jax.__version_info__ < (0, 11)
     assert memory.temp_size_in_bytes < layer * (3.5 if is_copied else 2.5 if is_float16 else 0.5)
+
+
+def test_over_a_mesh(folder):
+    """Sequences and their caches split over four devices."""
+    model = jquant.onnx.load(folder / "model.onnx")
+    declared = {name: value.dtype for name, value in model.inputs.items()}
+    cache = example.empty_cache(folder, declared, 4, LENGTH)
+    ends = np.array([len(prompt) for prompt in PROMPTS], np.int32)
+    tokens = np.array([[*prompt, *[0] * (ends.max() - len(prompt))] for prompt in PROMPTS], np.int32)
+    mesh = jax.make_mesh((4,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:4])
+    split = jax.NamedSharding(mesh, jax.P("batch"))
+    alone = example.step(model, model.params, tokens, ends, jax.tree.map(jnp.asarray, cache))
+    logits, caches = example.step(model, model.params, *jax.device_put((tokens, ends, cache), split))
+    assert all(array.sharding.is_equivalent_to(split, array.ndim) for array in caches.values())
+    tolerance = 1e-2 if logits.dtype == jnp.float16 else 1e-5
+    for one, other in zip(jax.tree.leaves((logits, caches)), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+
+
+def test_open_sizes(folder):
+    """One exported program for every number of sequences and every length of the cache."""
+    model = jquant.onnx.load(folder / "model.onnx")
+    batch, length = jax.export.symbolic_shape("batch, length")
+    declared = {name: value.dtype for name, value in model.inputs.items()}
+    cache = example.empty_cache(folder, declared, 4, LENGTH)
+    shapes = {
+        name: jax.ShapeDtypeStruct((batch, array.shape[1], length, array.shape[3]), array.dtype)
+        for name, array in cache.items()
+    }
+    shapes |= {
+        "input_ids": jax.ShapeDtypeStruct((batch, 1), jnp.int32),
+        "attention_mask": jax.ShapeDtypeStruct((batch, length), jnp.int32),
+    }
+    program = jax.export.export(jax.jit(model))(model.params, shapes)
+    inputs = {
+        "input_ids": np.array([[3], [9], [4], [5]], np.int32),
+        "attention_mask": np.eye(4, LENGTH, dtype=np.int32),
+        **cache,
+    }
+    expected = jax.jit(model)(model.params, inputs)
+    for name, array in program.call(model.params, inputs).items():
+        tolerance = 1e-2 if array.dtype == jnp.float16 else 1e-5
+        np.testing.assert_allclose(array, expected[name], rtol=tolerance, atol=tolerance)

@@ -41,7 +41,7 @@ def whole(past: jax.Array | None, rows: jax.Array, span: Span, length: int) -> T
         past = jnp.zeros((*rows.shape[:2], 0, rows.shape[3]), rows.dtype)
     padded = jnp.pad(past, ((0, 0), (0, 0), (0, length - past.shape[2]), (0, 0)))
     # XLA would fuse the update also with the product that reads it, and copy the cache there.
-    present = materialize.stored(updated(padded, rows, span.start[0] if len(span.start) == 1 else span.start))
+    present = materialize.stored(updated(padded, rows, span.start[0] if span.start.shape == (1,) else span.start))
     return Tokens(present, jnp.arange(length, dtype=np.int32)[None], present)
 
 
