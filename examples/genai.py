@@ -113,7 +113,7 @@ def main() -> None:
         write(compute, [prompt], 3)  # compiles, and warms up; the cache is then written again from the start
         tokens, _, seconds = write(compute, [prompt], options.tokens)
         speed = f"prompt in {1e3 * seconds[0]:.1f} ms, then {1 / np.median(seconds[1:]):.1f} tokens a second"
-        print(f"{name}, {speed}:\n{options.prompt}{tokenizer.decode(tokens[0])}\n")
+        print(f"{name}, {speed}:\n{tokenizer.decode([*prompt, *tokens[0]])}\n")
 
 
 if __name__ == "__main__":
