@@ -6,6 +6,7 @@ import jax
 import jax.test_util
 import numpy as np
 import pytest
+from support.sampling import one_in
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
@@ -97,7 +98,7 @@ def random_case(rng, dtype=np.float32):
     if kind == "window":
         attributes["sliding_window_cache"] = 1
         capacity = window + int(rng.integers(0, 5))
-        ends, total = ends + int(rng.integers(0, 10)), 0
+        ends = ends + int(rng.integers(0, 10))
         total = int(ends.max())
     if rng.random() < 0.5:
         inputs["query"] = floats(batch, tokens, (heads + 2 * key_heads) * width)
@@ -184,19 +185,13 @@ def compare(case, tolerance):
     return compared
 
 
-def in_blocks(names, count, gate):
-    """Parametrizes a test over blocks of 20 seeds, of which so many run in the gate."""
-    marks = [() if block < gate else pytest.mark.full for block in range(count)]
-    return pytest.mark.parametrize(names, [pytest.param(block, marks=mark) for block, mark in enumerate(marks)])
-
-
-@in_blocks("block", 15, gate=1)
+@one_in(15, "block", range(15), others="full")  # of 20 nodes
 def test_random_nodes(block):
     compared = sum(compare(random_case(np.random.default_rng(seed)), 2e-5) for seed in range(20 * block, 20 * block + 20))
     assert compared > 5000
 
 
-@in_blocks("block", 5, gate=1)
+@one_in(5, "block", range(5), others="full")
 def test_random_nodes_in_float16(block):
     """onnxruntime rounds the scores to float16 now and then; here they stay float32."""
     seeds = range(1000 + 20 * block, 1020 + 20 * block)
@@ -268,6 +263,21 @@ def test_derivatives():
 
     point = {name: case.inputs[name] for name in ("query", "key", "value", "past_key", "past_value")}
     jax.test_util.check_grads(jax.jit(total), (point,), order=1, modes=("fwd", "rev"), rtol=2e-2, atol=2e-2, eps=1e-2)
+
+
+def test_what_is_not_seen():
+    """Keys beyond the end of a sequence change neither results nor derivatives, however large the scores with them are."""
+    case = simple_case(seqlens_k=np.array([4, 4], np.int32))
+    model = jquant.onnx.load(case.model(3))
+
+    def gradient(past_key):
+        inputs = case.inputs | {"past_key": past_key}
+        return jax.grad(lambda query: model(model.params, inputs | {"query": query})["output"].sum())(case.inputs["query"])
+
+    beyond = np.where(np.arange(8)[:, None] < 5, case.inputs["past_key"], np.float32(1e4))
+    expected = gradient(case.inputs["past_key"])
+    assert np.isfinite(expected).all()
+    np.testing.assert_allclose(gradient(beyond), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

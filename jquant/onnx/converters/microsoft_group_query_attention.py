@@ -214,13 +214,15 @@ def _sink(head_sink: jax.Array | None, smooth_softmax: int, key_heads: int) -> j
 
 
 def _softmax(scores: jax.Array, seen: jax.Array, sink: jax.Array | None) -> jax.Array:
-    """Over the keys that a query sees; all zeros if it sees none."""
-    highest = jnp.max(scores, -1, keepdims=True, where=seen, initial=-np.inf)
+    """Over the keys that a query sees; all zeros if it sees none. The others have no part in derivatives, either."""
+    scores = jnp.where(seen, scores, -jnp.inf)
+    highest = scores.max(-1, keepdims=True)
     highest = highest if sink is None else jnp.maximum(highest, sink)
-    exponentials = jnp.where(seen, jnp.exp(scores - highest), 0)
+    highest = jax.lax.stop_gradient(jnp.where(highest == -jnp.inf, 0, highest))
+    exponentials = jnp.exp(scores - highest)
     total = exponentials.sum(-1, keepdims=True)
     total = total if sink is None else total + jnp.exp(sink - highest)
-    return jnp.where(seen, exponentials / total, 0)
+    return exponentials / jnp.where(total == 0, 1, total)
 
 
 def _mixed(weights: jax.Array, values: jax.Array, v_scale: jax.Array | None) -> jax.Array:
