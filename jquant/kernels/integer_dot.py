@@ -29,6 +29,8 @@ _MODULES = {
     Implementation.MOSAIC_GPU: "jquant.kernels.pallas.gpu",
 }
 
+_BY_XLA = {"cpu": xla.integer_dot_on_cpu, "cuda": xla.integer_dot_on_gpu}
+
 # The most terms of a sum: 128 * 128 * 2**16 is 2**30. Some of XLA's GPU kernels saturate (`mma.satfinite`), and do not wrap.
 _LONGEST_K = 2**16
 
@@ -100,7 +102,7 @@ def function_for(platform: str, implementation: Implementation | None) -> Callab
     """The product of int8 by the `implementation`, for a program for `platform`."""
     implementation = implementation or implementations.default(platform)
     if implementation is Implementation.XLA:
-        return xla.integer_dot_on_cpu if platform == "cpu" else xla.integer_dot
+        return _BY_XLA.get(platform, xla.integer_dot)
     return implementations.module_of(implementation, platform, _MODULES).integer_dot
 
 

@@ -8,6 +8,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jquant.kernels import epilogue as epilogues
+from jquant.kernels import epilogue_on_gpu
 from jquant.kernels.epilogue import Epilogue
 from jquant.lowering import cpu_features, materialize
 from jquant.lowering.contraction import out_sharding
@@ -18,6 +19,10 @@ from jquant.lowering.partitioned import unless_partitioned
 _ONE_ROW_ON_THE_RIGHT = jax.__version_info__ < (0, 11)
 _MOST_ROWS_ON_THE_RIGHT = 16
 _LEAST_WEIGHTS_ON_THE_LEFT = 64  # columns; with fewer, transposing the product is not worth it
+
+# XLA:GPU splits K over several kernels for fewer rows, and adds up their sums before the epilogue.
+_FUSES_INTO_PRODUCTS_ON_GPU = jax.__version_info__ >= (0, 12)
+_LEAST_ROWS_OF_FUSED_PRODUCTS = 129
 
 
 def integer_dot(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, transpose_b: bool = False) -> jax.Array:
@@ -54,6 +59,14 @@ def integer_dot_on_cpu(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, t
             product = materialize.stored(product)
         product = product[..., : 1 if is_row else None, : 1 if is_column else None]
     return epilogues.apply(epilogue, product)
+
+
+def integer_dot_on_gpu(a: jax.Array, b: jax.Array, epilogue: Epilogue = (), *, transpose_b: bool = False) -> jax.Array:
+    """`integer_dot` on an NVIDIA GPU, where XLA computes an epilogue of a simple form in the kernel of the product."""
+    rows = math.prod(a.shape[:-1] if _is_one_matrix(b) else a.shape[-2:-1])
+    is_fused = _FUSES_INTO_PRODUCTS_ON_GPU and isinstance(rows, int) and rows >= _LEAST_ROWS_OF_FUSED_PRODUCTS
+    apply = epilogue_on_gpu.apply if is_fused else epilogues.apply
+    return apply(epilogue, _product(a, b, transpose_b))
 
 
 def _is_faster_on_the_left(a: jax.Array, b: jax.Array, is_row: bool) -> bool:
