@@ -1,4 +1,4 @@
-"""Chips that programs are compiled for without having them: an NVIDIA H200, and TPUs.
+"""Chips that programs are compiled for without having them: NVIDIA GPUs of each generation since Ampere, and TPUs.
 
 The compilers for GPUs and TPUs come with ``jax[cuda13]`` and ``jax[tpu]``.
 """
@@ -13,14 +13,16 @@ import jax
 from jax.experimental import topologies
 
 TPU_TOPOLOGIES = {"v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2", "7x": "tpu7x:2x2x1"}
-NAMES = ("cpu", "h200", *TPU_TOPOLOGIES)
-_H200_TARGET = Path(__file__).with_name("h200_target.txtpb")
+GPUS = ("a100", "a10", "l4", "h200", "b200", "rtx5090")
+NAMES = ("cpu", *GPUS, *TPU_TOPOLOGIES)
+_GPU_TARGETS = Path(__file__).with_name("gpu_targets")
 
 
 @functools.cache
-def h200s(topology: str = "1x1x1") -> list[jax.Device]:
-    """The GPUs of a topology: slices x hosts in a slice x GPUs in a host."""
-    return topologies.get_topology_desc(platform="cuda", target_config=_H200_TARGET.read_text(), topology=topology).devices
+def gpus(name: str, topology: str = "1x1x1") -> list[jax.Device]:
+    """GPUs of one kind, by its name in `GPUS`, of a topology: slices x hosts in a slice x GPUs in a host."""
+    target = (_GPU_TARGETS / f"{name}.txtpb").read_text()
+    return topologies.get_topology_desc(platform="cuda", target_config=target, topology=topology).devices
 
 
 @functools.cache
@@ -35,12 +37,13 @@ def device(chip: str) -> jax.Device:
     """One chip, by its name in `NAMES`."""
     if chip == "cpu":
         return jax.devices("cpu")[0]
-    return h200s()[0] if chip == "h200" else tpus(TPU_TOPOLOGIES[chip])[0]
+    return gpus(chip)[0] if chip in GPUS else tpus(TPU_TOPOLOGIES[chip])[0]
 
 
-def compile(chip: str, function: Callable, *arguments: Any) -> jax.stages.Compiled:
-    """``jax.jit(function)`` for one chip, and arguments of these shapes and dtypes, or trees of them."""
+def compile(chip: str, function: Callable, *arguments: Any, **options: Any) -> jax.stages.Compiled:
+    """``jax.jit(function)`` for one chip, compiled with XLA's `options` for trees of arguments of these shapes and dtypes."""
     sharding = jax.sharding.SingleDeviceSharding(device(chip))
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), arguments)
-    options = {"xla_gpu_autotune_level": 0} if chip == "h200" else None  # autotuning would need a GPU
+    if chip in GPUS:  # autotuning would need a GPU
+        options = {"xla_gpu_autotune_level": 0, **options}
     return jax.jit(function).lower(*shapes).compile(compiler_options=options)

@@ -63,7 +63,8 @@ def _added(addends: list[jax.Array]) -> Iterator[Step]:
     """Adds integers: one sum of those that depend on the row, the column, both or neither."""
     shapes = {x.shape: None for x in addends}
     sums = [functools.reduce(operator.add, (x for x in addends if x.shape == shape)) for shape in shapes]
-    yield from map(AddBias, lax.optimization_barrier(sums))
+    if sums:
+        yield from map(AddBias, lax.optimization_barrier(sums))
 
 
 def _scaled(scale: jax.Array, bias: jax.Array | None, dtype: np.dtype) -> Step:

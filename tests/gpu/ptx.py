@@ -1,11 +1,13 @@
-"""The PTX that XLA makes for an H200, compiled without one, and the float instructions in it that are not exact.
+"""The PTX that XLA makes for a GPU, compiled without one, and the float instructions in it that are not exact.
 
 ptxas, which compiles PTX for the chip, may merge or reorder only arithmetic that names no rounding: `mul.rn.f32` and
 `add.rn.f32` stay as they are, `mul.f32` and `add.f32` may become one `fma`.
 """
 
+import importlib.metadata
 import pathlib
 import re
+import subprocess
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -18,15 +20,34 @@ from benchmarks import chips
 
 
 def compile(function: Callable, *arguments: Any) -> list["Kernel"]:
-    """The kernels of ``jax.jit(function)``, for arguments of these shapes and dtypes, or trees of them."""
-    sharding = jax.sharding.SingleDeviceSharding(chips.device("h200"))
-    arguments = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), arguments)
+    """The kernels of ``jax.jit(function)`` on an H200, for arguments of these shapes and dtypes, or trees of them."""
+    return parse(compile_for("h200", function, *arguments)[1])
+
+
+def compile_for(gpu: str, function: Callable, *arguments: Any, **options: Any) -> tuple[jax.stages.Compiled, str]:
+    """``jax.jit(function)`` compiled for a GPU of `chips.GPUS` with XLA's `options`, and its PTX."""
     with tempfile.TemporaryDirectory() as folder:
-        # jax 0.10 dumps PTX by default; 0.12 only if it is named. The autotuner, which has no GPU to measure on, takes a
-        # third of the time and does not change the PTX.
-        options = {"xla_dump_to": folder, "xla_dump_emitter_re": "ptx", "xla_gpu_autotune_level": 0}
-        jax.jit(function).lower(*arguments).compile(compiler_options=options)
-        return [kernel for file in pathlib.Path(folder).glob("*.ptx") for kernel in parse(file.read_text())]
+        # jax 0.10 dumps PTX by default; 0.12 only if it is named.
+        dump = {"xla_dump_to": folder, "xla_dump_emitter_re": "ptx"}
+        program = chips.compile(gpu, function, *arguments, **dump, **options)
+        return program, "".join(file.read_text() for file in pathlib.Path(folder).glob("*.ptx"))
+
+
+def spilled_bytes(text: str) -> int:
+    """How many bytes the kernels in the PTX of a program spill out of registers, by the report of ptxas."""
+    files = importlib.metadata.files("nvidia-cuda-nvcc") or []
+    (ptxas,) = (file.locate() for file in files if file.name == "ptxas")
+    report = ""
+    for module in re.split(r"^(?=\.version )", text, flags=re.MULTILINE)[1:]:
+        target = re.findall(r"^\.target (\w+)", module, re.MULTILINE)[0]
+        with tempfile.TemporaryDirectory() as folder:
+            source = pathlib.Path(folder) / "module.ptx"
+            source.write_text(module)
+            command = [ptxas, "--verbose", "--gpu-name", target, "--output-file", source.with_suffix(".cubin"), source]
+            report += subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    spilled = re.findall(r"(\d+) bytes spill (?:stores|loads)", report)
+    assert spilled
+    return sum(map(int, spilled))
 
 
 class Instruction(NamedTuple):
@@ -38,7 +59,7 @@ class Instruction(NamedTuple):
     operands: list[str]
 
 
-_INSTRUCTION = re.compile(r"(?:@!?(?P<guard>%\w+)\s+)?(?P<opcode>[a-z][\w.:]*)\s*(?P<first>\{.*?\}|[^,]*),?(?P<rest>.*);")
+_INSTRUCTION = re.compile(r"(?:@!?(?P<guard>%?\w+)\s+)?(?P<opcode>[a-z][\w.:]*)\s*(?P<first>\{.*?\}|[^,]*),?(?P<rest>.*);")
 _OPERAND = re.compile(r"%[\w.]+|0[fd][0-9A-F]+|0x[0-9A-F]+|-?\b\d+")
 _NO_RESULT = ("st.", "bra", "ret", "call", "bar.", "griddepcontrol.")
 

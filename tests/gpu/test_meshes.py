@@ -12,7 +12,7 @@ from support.collectives import collectives
 from support.layouts import BOTH, LAYOUTS, assert_only_sums_move, compiled, compiled_with_a_warning
 
 import jquant
-from benchmarks.chips import h200s
+from benchmarks import chips
 
 pytest.importorskip("jax_plugins.xla_cuda13", reason="XLA compiles for NVIDIA GPUs only where jax-cuda13-pjrt is installed")
 
@@ -22,7 +22,7 @@ topologies = pytest.mark.parametrize("topology", ["1x8x1", "2x8x1"])  # one mach
 
 @functools.cache
 def mesh_of(topology: str, kind: AxisType) -> jax.sharding.Mesh:
-    devices = np.array(h200s(topology))
+    devices = np.array(chips.gpus("h200", topology))
     return jax.sharding.Mesh(devices.reshape(-1, 4), BOTH, axis_types=(kind, kind))
 
 
