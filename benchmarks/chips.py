@@ -41,7 +41,7 @@ def device(chip: str) -> jax.Device:
 
 
 def compile(chip: str, function: Callable, *arguments: Any, **options: Any) -> jax.stages.Compiled:
-    """``jax.jit(function)`` for one chip, compiled with XLA's `options` for trees of arguments of these shapes and dtypes."""
+    """``jax.jit(function)`` for one chip, arguments of these shapes and dtypes or trees of them, and XLA's `options`."""
     sharding = jax.sharding.SingleDeviceSharding(device(chip))
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), arguments)
     if chip in GPUS:  # autotuning would need a GPU
