@@ -34,6 +34,11 @@ def by_place(words: jax.Array) -> jax.Array:
     return (words[..., None, :, :] >> (places * _shift(1))) & np.uint16(15)
 
 
+def signed_by_place(words: jax.Array) -> list[jax.Array]:
+    """The first integers of all words, the second of all, and so on, as signed numbers, in int16."""
+    return [words.astype(jnp.int16) << np.int16(12 - 4 * place) >> np.int16(12) for place in range(PER_WORD)]
+
+
 def at(words: jax.Array, place: int) -> jax.Array:
     """The integers at one place of each word, in uint16."""
     shifted = from_place(words, place)

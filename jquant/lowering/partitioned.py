@@ -48,18 +48,20 @@ def unless_partitioned(
     *operands: jax.Array,
     on_cpu: Callable | None = None,
     on_this_cpu: Callable | None = None,
+    on_gpu: Callable | None = None,
 ) -> Sequence[jax.Array]:
     """``function(*operands)``; in a program that XLA partitions, or for explicit types, ``otherwise(*operands)``.
 
     What is fast on one device may communicate on a mesh. All functions return the same sequence of arrays. They also take
     operands with more leading dimensions, as `jax.vmap` adds them, which broadcast; every result has all of them. `on_cpu`,
-    if there is one, takes the place of `function` in programs for a CPU, and `on_this_cpu` that of both in programs that
-    are not for `jax.export`.
+    if there is one, takes the place of `function` in programs for a CPU, `on_this_cpu` that of both in programs that are not
+    for `jax.export`, and `on_gpu` that of `function` in programs for an NVIDIA GPU.
     """
     if recording.is_active():
         return function(*operands)
     on_cpu = on_cpu or function
-    return _unless_partitioned_p.bind(*operands, functions=(function, otherwise, on_cpu, on_this_cpu or on_cpu))
+    functions = function, otherwise, on_cpu, on_this_cpu or on_cpu, on_gpu or function
+    return _unless_partitioned_p.bind(*operands, functions=functions)
 
 
 _unless_partitioned_p.def_impl(functools.partial(apply_primitive, _unless_partitioned_p))
@@ -71,15 +73,17 @@ def _abstract_values(*operands, functions):
     return jax.make_jaxpr(otherwise)(*operands).out_avals
 
 
-def _lower(is_for_cpu: bool, context, *operands, functions):
-    function, otherwise, on_cpu, on_this_cpu = functions
-    unpartitioned = function if not is_for_cpu else on_cpu if is_exported(context) else on_this_cpu
+def _lower(platform: str, context, *operands, functions):
+    function, otherwise, on_cpu, on_this_cpu, on_gpu = functions
+    by_platform = {"cpu": on_cpu if is_exported(context) else on_this_cpu, "cuda": on_gpu}
+    unpartitioned = by_platform.get(platform, function)
     implementation = otherwise if is_explicit(context) or is_partitioned(context) else unpartitioned
     return mlir.lower_fun(implementation, multiple_results=True)(context, *operands)
 
 
-mlir.register_lowering(_unless_partitioned_p, functools.partial(_lower, True), platform="cpu")
-mlir.register_lowering(_unless_partitioned_p, functools.partial(_lower, False))
+for _platform in ("cpu", "cuda"):
+    mlir.register_lowering(_unless_partitioned_p, functools.partial(_lower, _platform), platform=_platform)
+mlir.register_lowering(_unless_partitioned_p, functools.partial(_lower, "other"))
 
 
 def mapped_first(operands: Sequence[jax.Array], dimensions: Sequence[int | None]) -> list[jax.Array]:

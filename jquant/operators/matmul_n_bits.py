@@ -80,7 +80,7 @@ class _Stored(NamedTuple):
 def _matmul_n_bits(
     a: jax.Array, b: _Stored | PackedBlockMatrix, bias: jax.Array | None, bits: int, compute_dtype: np.dtype
 ) -> jax.Array:
-    weights = b.weights(bits) if isinstance(b, _Stored) else b.n_minor()
+    weights = b.weights(bits) if isinstance(b, _Stored) else b
     rows = exact.widen(a)
     product = matmul(rows[None] if a.ndim == 1 else rows, weights, compute_dtype)
     product = product if bias is None else exact.sum(product, to_rank(exact.widen(bias), product.ndim))
@@ -148,8 +148,10 @@ def matmul_n_bits(
     weights as floats in memory. On a CPU, the operator itself holds at most a few hundred columns or rows of them at a time,
     and none for packed weights and up to 4 rows of `a` in float32. (Without jquant-native, it holds the last block of
     weights with a minimum if that is partial, and whole blocks if a block has more than 256 rows and their number has no
-    divisor from 32 to 256.) With `g_idx`, for weights with batch dimensions, on other platforms, and in a program that is
-    split over a mesh, the operator dequantizes the whole matrix and multiplies with that.
+    divisor from 32 to 256.) On an NVIDIA GPU, up to 8 rows of `a` are multiplied by weights as they are stored, in whole
+    blocks; by packed weights if these are `k_major`, and a single row by others. With `g_idx`, `compute_dtype`, for weights
+    with batch dimensions, otherwise, and in a program that is split over a mesh, the operator dequantizes the whole matrix
+    and multiplies with that.
 
     Args:
       a: float32, float16 or bfloat16, of shape (..., M, K) with up to six batch dimensions, or (K,).

@@ -1,4 +1,4 @@
-"""The product with weights of few bits: in compiled code or in parts on a CPU, and with all weights as floats elsewhere."""
+"""The product with weights of few bits: on CPUs and GPUs without all weights as floats."""
 
 import functools
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from jax import lax
 from jquant.arithmetic import exact
 from jquant.kernels import implementations
 from jquant.kernels.native import weight_only as native
-from jquant.kernels.weight_only import dense, on_cpu
+from jquant.kernels.weight_only import dense, on_cpu, on_gpu
 from jquant.kernels.weight_only.weights import Weights, batch_rank
 from jquant.lowering.partitioned import unless_partitioned
 from jquant.modes import Implementation
@@ -41,8 +41,8 @@ def matmul(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
 
         return function
 
-    at_once, in_parts, on_this_cpu = map(of_leaves, (_at_once, _in_parts, _on_this_cpu))
-    (result,) = unless_partitioned(at_once, at_once, *leaves, on_cpu=in_parts, on_this_cpu=on_this_cpu)
+    at_once, in_parts, on_this_cpu, by_sums = map(of_leaves, (_at_once, _in_parts, _on_this_cpu, _by_sums))
+    (result,) = unless_partitioned(at_once, at_once, *leaves, on_cpu=in_parts, on_this_cpu=on_this_cpu, on_gpu=by_sums)
     return result
 
 
@@ -52,6 +52,10 @@ def _at_once(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
 
 def _in_parts(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
     return exact.seal(on_cpu.matmul(a, weights, dtype))
+
+
+def _by_sums(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
+    return exact.seal(on_gpu.matmul(a, weights, dtype))
 
 
 def _on_this_cpu(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:

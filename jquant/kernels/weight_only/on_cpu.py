@@ -44,9 +44,9 @@ def matmul(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
     if isinstance(weights, StoredWeights):
         result = _by_panels(rows, weights, dtype)
     elif dtype == jnp.float32 and rows.shape[0] in range(1, _FEW_ROWS + 1):
-        result = _by_blocks(rows, weights)
+        result = _by_blocks(rows, weights.n_minor())
     else:
-        result = _by_chunks(rows, weights, dtype)
+        result = _by_chunks(rows, weights.n_minor(), dtype)
     return result.reshape(*a.shape[:-1], result.shape[-1])
 
 
