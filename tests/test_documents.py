@@ -4,6 +4,8 @@ import importlib.util
 import inspect
 import pydoc
 import re
+import runpy
+import shutil
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,6 +107,20 @@ def test_supported_operators_of_onnx():
     pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
     list_in_page = (DOCS / "onnx.md").read_text().split("<!-- operators -->")[1].split("<!-- /operators -->")[0]
     assert list_in_page.strip() == generated_pages.onnx_operators()
+
+
+def test_layers():
+    """The table of architecture.md has the layers of the contract, in their order."""
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    rows = re.findall(r"^\| (`.*?`) \|", (DOCS / "architecture.md").read_text(), re.MULTILINE)
+    assert [re.findall(r"\w+", row) for row in rows] == [layer.split(" | ") for layer in contract["layers"]]
+
+
+def test_figure_of_the_architecture(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra: examples)")
+    shutil.copy(DOCS / "architecture.py", tmp_path)
+    runpy.run_path(str(tmp_path / "architecture.py"))
+    assert (tmp_path / "architecture.png").exists()
 
 
 def test_every_operator_has_tests_of_its_own():

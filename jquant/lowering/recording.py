@@ -22,6 +22,7 @@ from jax.interpreters import ad, batching, mlir
 _Result = TypeVar("_Result")
 
 _active = jax.make_user_context(False)  # part of the keys under which JAX keeps what it has traced
+_opened = jax.make_user_context(False)
 _recorded_p = Primitive("recorded")
 _recorded_p.multiple_results = True
 
@@ -35,6 +36,18 @@ def is_active() -> bool:
 def active() -> Iterator[None]:
     """Calls of operators are recorded in what is traced inside."""
     with _active(True):
+        yield
+
+
+def keeps_nodes() -> bool:
+    """Whether the nodes of a model that was read from a file are calls in what is traced, to be written as they were."""
+    return _active.value and not _opened.value
+
+
+@contextlib.contextmanager
+def opened() -> Iterator[None]:
+    """Inside, nodes of a file are traced as what they compute: their products may be replaced by others."""
+    with _opened(True):
         yield
 
 

@@ -43,7 +43,7 @@ class Evaluation:
 
     def run(self, graph: Graph, values: Values) -> list[Any]:
         """The outputs of a graph. `values` holds its inputs and initializers; the outputs of its nodes are added to it."""
-        if recording.is_active():
+        if recording.keeps_nodes():
             self._record(graph, values)
         else:
             self._run(graph.nodes, values)

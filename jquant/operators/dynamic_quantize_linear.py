@@ -115,7 +115,8 @@ def dynamic_quantize_linear(
     Args:
       input: float32 or float16 (bfloat16 at ``FeatureLevel.EXTENDED``), of rank 1 to 8, or a scalar.
       axis: the dimension, or a tuple of the dimensions, whose elements share a range; a negative one counts from the end.
-        None, as in the specifications: one range for all. Any other `axis` needs ``FeatureLevel.EXTENDED``.
+        None, as in the specifications: one range for all. Any other `axis` needs ``FeatureLevel.EXTENDED``: no level
+        of DirectML has it.
       symmetric: whether the range is the same on both sides of 0; this needs ``FeatureLevel.EXTENDED``.
       output_dtype: uint8 or int8.
       where: booleans, of the rank of `input`, where dimensions of size 1 broadcast, or a single one. Elements where it is

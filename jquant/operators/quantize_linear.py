@@ -109,6 +109,9 @@ def quantize_linear(
 
     ``output = saturate(round(input / scale) + zero_point)``
 
+    With a scale alone, the output is uint8 and the zero point 0, as in ONNX: **negative numbers become 0**. Numbers of both
+    signs take ``output_dtype="INT8"``, or a zero point such as 128.
+
     The quotient is rounded once to float32, then to the nearest integer, ties to even; the zero point is
     added afterwards, and does not affect ties. Infinities saturate; NaN, which the specification leaves undefined,
     gives 0. A scale of 0 divides as IEEE 754 does: the results are the limits of the type, and 0 for 0/0.

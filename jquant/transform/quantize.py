@@ -173,6 +173,7 @@ class QuantizedFunction:
         self._programs: dict[Any, _Rewritten] = {}
         self._fingerprint = plan.fingerprint()
         self.__name__ = f"quantized_{getattr(function.apply, '__name__', 'apply')}"
+        self.__wrapped__ = function.apply  # whose inputs and outputs have the same names
         with contextlib.suppress(TypeError, ValueError):  # it has none
             self.__signature__ = inspect.signature(function.apply)
 

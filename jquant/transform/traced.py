@@ -9,6 +9,7 @@ from jax.tree_util import keystr, tree_leaves_with_path
 
 from jquant import jaxprs
 from jquant.errors import TransformError, TransformTypeError, shown
+from jquant.lowering import recording
 from jquant.transform import weight_graph
 from jquant.transform.parameters import Parameters, abstract, described, module_advice
 from jquant.transform.plan import Plan
@@ -51,7 +52,8 @@ def trace(function: Function, parameters: Parameters, inputs: tuple[Any, ...]) -
     """The program of a function for inputs of these types."""
     params = parameters.structure.unflatten(map(abstract, parameters.leaves))
     try:
-        return jaxprs.trace(function.apply, params, *inputs)
+        with recording.opened():
+            return jaxprs.trace(function.apply, params, *inputs)
     except (TypeError, ValueError, OverflowError) as error:
         require_arrays(function.name, inputs, allow_types=True)
         if isinstance(error, TypeError) and not _accepts(function.apply, params, *inputs):
