@@ -15,6 +15,7 @@ from support.sampling import one_in
 
 import jquant
 from benchmarks import chips, traffic
+from benchmarks.gpu_products import TILES
 
 from . import ptx
 
@@ -31,8 +32,6 @@ MULTIPLICATIONS = {  # of int8 by the tensor cores
     "b200": r"tcgen05\.mma\.cta_group::1\.kind::i8",
     "rtx5090": AMPERE,
 }
-# Without a GPU, XLA cannot measure which sizes of tiles are best, and has to be told some.
-TILES = {"xla_gpu_override_gemm_autotuner": "block_m:128 block_n:128 block_k:64 num_stages:4 num_warps:8 num_ctas:1"}
 
 
 def array(dtype, *shape: int) -> jax.ShapeDtypeStruct:
