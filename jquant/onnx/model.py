@@ -27,8 +27,9 @@ class Model:
 
     Attributes:
       params: the initializers by name, as arrays. An integer matrix that only products read is a `jquant.PackedMatrix`; one
-        in blocks is a `jquant.PackedBlockMatrix`, which holds its scales and zero points: unless something else reads these,
-        they have no entries of their own. The parameters can be saved, sharded, donated or replaced.
+        in blocks, which may be an embedding table as well, is a `jquant.PackedBlockMatrix`, which holds its scales and zero
+        points: unless something else reads these, they have no entries of their own. The parameters can be saved, sharded,
+        donated or replaced.
       inputs, outputs: what the file declares about each input and output, by name.
       fused: by operator, how many are computed in integers instead of in float.
     """

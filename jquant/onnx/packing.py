@@ -1,4 +1,4 @@
-"""Packs constants that only products read, as integer matrices, when a model is loaded."""
+"""Packs constants that only products and look-ups of columns read, as integer matrices, when a model is loaded."""
 
 import collections
 from collections.abc import Collection, Mapping
@@ -175,7 +175,7 @@ def packing_of(node: Node, position: int, replaced: Collection[str] = ()) -> Int
         return None
 
     def value(name: str) -> str | None:
-        index = entry.position(name)
+        index = entry.position(name) if name in entry.operands else len(node.inputs)
         return (node.inputs[index] or None) if index < len(node.inputs) else None
 
     if operand in entry.packs:

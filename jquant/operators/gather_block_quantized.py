@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from jquant.arguments.assertions import once_for_each_signature, require, require_shape
@@ -12,7 +11,7 @@ from jquant.arguments.constraints import check_rank
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.statics import dimension, integer
 from jquant.arithmetic import exact, subbyte
-from jquant.formulas import affine
+from jquant.formulas import affine, lookup
 from jquant.formulas.granularity import Granularity
 from jquant.lowering.formula import formula
 from jquant.placement import explain_array_errors
@@ -51,14 +50,14 @@ def _gather_block_quantized(
     bits: int,
 ) -> jax.Array:
     size = data.shape[gather_axis]
-    index, is_inside = jnp.where(indices < 0, indices + size, indices), (indices >= -size) & (indices < size)
+    index, is_inside = lookup.from_start(indices, size)
     if gather_axis == quantize_axis:
         block, granularity = index // block_size, Granularity(None, None)
     else:
         shift = indices.ndim - 1 if quantize_axis > gather_axis else 0
         block, granularity = index, Granularity(quantize_axis + shift, block_size)
-    values, scales = _found(data, index, gather_axis), _found(scales, block, gather_axis)
-    zero_points = None if zero_points is None else _found(zero_points, block, gather_axis)
+    values, scales = lookup.found(data, index, gather_axis), lookup.found(scales, block, gather_axis)
+    zero_points = None if zero_points is None else lookup.found(zero_points, block, gather_axis)
     if data.dtype == jnp.uint8:
         values = subbyte.unpacked(values, bits)
         if zero_points is None:
@@ -69,21 +68,6 @@ def _gather_block_quantized(
     behind = range(gather_axis + indices.ndim, real.ndim)
     is_inside = lax.expand_dims(is_inside, (*range(gather_axis), *behind))
     return exact.narrow(jnp.where(is_inside, real, 0), scales.dtype)
-
-
-def _found(x: jax.Array, index: jax.Array, axis: int) -> jax.Array:
-    """The slices of `x`, or zeros where it has none.
-
-    On a mesh of explicit axes, they are split as the indices are, and as `x` is along the other axes.
-    """
-    if x.shape[axis] == 0:
-        return jnp.zeros((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]), x.dtype)
-    specs = jax.typeof(x).sharding.spec, jax.typeof(index).sharding.spec
-    split = any(entry is not None for spec in specs for entry in spec)
-    spec = PartitionSpec(*specs[0][:axis], *specs[1], *specs[0][axis + 1 :])
-    sharding = jax.typeof(index).sharding.update(spec=spec) if split else None
-    x = jnp.asarray(x)  # without jax.jit, it may be an array of NumPy's
-    return x.at[(*(slice(None),) * axis, index)].get(mode="clip", out_sharding=sharding)
 
 
 @explain_array_errors

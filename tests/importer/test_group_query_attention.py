@@ -280,6 +280,28 @@ def test_what_is_not_seen():
     np.testing.assert_allclose(gradient(beyond), expected, rtol=1e-5, atol=1e-6)
 
 
+def test_debugging_modes():
+    """Without jit, and with a check for NaN: no alarm for a sequence without queries, nor for a query that sees no key."""
+    bias = np.zeros((1, 1, 3, 7), np.float32)
+    bias[..., 0, :] = -np.inf
+    case = simple_case(query_seqlens=np.array([0, 3], np.int32), seqlens_k=np.array([-1, 6], np.int32), attention_bias=bias)
+    model = jquant.onnx.load(case.model(3), constants={"total_sequence_length": case.inputs.pop("total_sequence_length")})
+
+    def results_and_gradient(query):
+        def total(query):
+            results = model(model.params, case.inputs | {"query": query})
+            return sum(value.sum() for value in results.values()), results
+
+        return jax.grad(total, has_aux=True)(query)
+
+    expected = jax.jit(results_and_gradient)(case.inputs["query"])
+    for mode in (jax.disable_jit(), jax.debug_nans(True)):
+        with mode:
+            actual = results_and_gradient(case.inputs["query"])
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), actual, expected)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(expected))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jquant.errors import ModelError
-from jquant.onnx import n_bits
+from jquant.formulas import lookup
+from jquant.onnx import n_bits, tied_embeddings
 from jquant.onnx.converters.quantized_parameters import FEATURE_LEVEL
 from jquant.onnx.graph import DEFAULT_DOMAIN, JQUANT, MICROSOFT
 from jquant.onnx.registry import converter
@@ -77,6 +78,15 @@ def gather(data, indices, scales, zero_points=None, *, bits=4, block_size=128, g
         block_size=block_size,
         bits=bits,
     )
+
+
+@converter(tied_embeddings.COLUMNS, domain=JQUANT, packs_blocks=True)
+def columns(indices, B, scales, zero_points=None, *, K, N, bits, block_size):
+    """The rows of an embedding table, of which MatMulNBits has the transposed matrix."""
+    if isinstance(B, PackedBlockMatrix):
+        return lookup.columns(B, jnp.asarray(indices))
+    table, scales = B.reshape(N, K * bits // 8), scales.reshape(N, -1)
+    return gather_block_quantized(table, indices, scales, zero_points, block_size=block_size, bits=bits)
 
 
 @writer("matmul_n_bits", node="MatMulNBits", domain=MICROSOFT)
