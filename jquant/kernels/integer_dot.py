@@ -18,8 +18,10 @@ from jax.interpreters.xla import apply_primitive
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels import implementations, partition, xla
 from jquant.kernels.epilogue import Epilogue
+from jquant.kernels.float_rows import FloatRows, on_integers
 from jquant.kernels.native import product as native
 from jquant.kernels.zero_point import NO_ZERO_POINTS, ZeroPoints, multiply
+from jquant.lowering import recording
 from jquant.lowering.partitioned import is_partitioned, mapped_first, unless_partitioned
 from jquant.modes import Implementation
 
@@ -38,7 +40,7 @@ _integer_dot_p = Primitive("integer_dot")
 
 
 def integer_dot(
-    a: jax.Array,
+    a: jax.Array | FloatRows,
     b: jax.Array,
     epilogue: Epilogue = (),
     *,
@@ -49,7 +51,7 @@ def integer_dot(
     """``epilogue((a - zero_points.a) @ (b - zero_points.b))`` with sums in int32, the same from every implementation.
 
     Args:
-      a: int8 or uint8, of shape (..., M, K).
+      a: int8 or uint8, of shape (..., M, K); or floats that become int8, without a zero point, here or in a kernel.
       b: int8 or uint8, of shape (..., K, N), or (..., N, K) with `transpose_b`. Batch sizes of 1 broadcast.
       epilogue: the steps that follow, whose arrays have the rank of `a`.
       zero_points: of the rank of `a`.
@@ -61,11 +63,21 @@ def integer_dot(
         shape.
     """
     k = a.shape[-1]
-    if isinstance(k, int) and k > _LONGEST_K:
+    is_long = isinstance(k, int) and k > _LONGEST_K
+    if isinstance(a, FloatRows) and (is_long or not _may_quantize(implementation)):
+        a = a.quantized()
+    if is_long:
         by_parts = functools.partial(_product_by_parts, implementation=implementation)
         return multiply(by_parts, a, b, zero_points, epilogue, transpose_b=transpose_b)
-    arrays, steps = jax.tree.flatten((zero_points, epilogue))
-    return _integer_dot_p.bind(a, b, *arrays, steps=steps, transpose_b=transpose_b, implementation=implementation)
+    values, scale = (a.values, a.scale) if isinstance(a, FloatRows) else (a, None)
+    arrays, steps = jax.tree.flatten((zero_points, epilogue, scale))
+    return _integer_dot_p.bind(values, b, *arrays, steps=steps, transpose_b=transpose_b, implementation=implementation)
+
+
+def _may_quantize(implementation: Implementation | None) -> bool:
+    """Whether a kernel that quantizes floats itself may be chosen. For all others, XLA sees the floats and fuses."""
+    chosen = implementations.DEFAULTS.values() if implementation is None else (implementation,)
+    return Implementation.MOSAIC_TPU in chosen and not recording.is_active()
 
 
 def _product_by_parts(
@@ -107,7 +119,9 @@ def function_for(platform: str, implementation: Implementation | None) -> Callab
 
 
 def _call(product, a, b, *arrays, steps, transpose_b, implementation=None):
-    return product(a, b, *jax.tree.unflatten(steps, arrays), transpose_b=transpose_b)
+    zero_points, epilogue, scale = jax.tree.unflatten(steps, arrays)
+    a = a if scale is None else FloatRows(a, scale)
+    return product(a, b, zero_points, epilogue, transpose_b=transpose_b)
 
 
 _integer_dot_p.def_impl(functools.partial(apply_primitive, _integer_dot_p))
@@ -115,25 +129,26 @@ _integer_dot_p.def_impl(functools.partial(apply_primitive, _integer_dot_p))
 
 @_integer_dot_p.def_abstract_eval
 def _abstract_value(*operands, **parameters):
-    reference = functools.partial(_call, functools.partial(multiply, xla.integer_dot), **parameters)
+    reference = functools.partial(_call, on_integers(functools.partial(multiply, xla.integer_dot)), **parameters)
     return jax.make_jaxpr(reference)(*operands).out_avals[0]
 
 
 def _lower(platform, context, *operands, implementation, **parameters):
     chosen = implementations.exportable(implementation or implementations.default(platform), context)
-    by_xla = functools.partial(multiply, function_for(platform, Implementation.XLA))
+    by_xla = on_integers(functools.partial(multiply, function_for(platform, Implementation.XLA)))
     if chosen is Implementation.XLA:
         product = by_xla
     elif is_partitioned(context):
         on_each_shard = partition.on_each_shard(function_for(platform, chosen), context, parameters["transpose_b"])
-        product = by_xla if on_each_shard is None else functools.partial(multiply, on_each_shard)
+        product = by_xla if on_each_shard is None else on_integers(functools.partial(multiply, on_each_shard))
         if on_each_shard is None and implementation is not None:
             where = "inside jax.shard_map, or on a mesh of explicit axes"
             implementations.warn_of_partitioning(implementation, where)
     elif chosen is Implementation.NATIVE and platform == "cpu":  # which takes zero points, and bytes of every sign
-        product = native.multiply
+        product = on_integers(native.multiply)
     else:
         product = functools.partial(multiply, function_for(platform, chosen))
+        product = product if chosen is Implementation.MOSAIC_TPU else on_integers(product)
     if implementation is None and chosen is not Implementation.XLA:
         product = implementations.unless_declined(product, by_xla)
     return mlir.lower_fun(functools.partial(_call, product, **parameters), multiple_results=False)(context, *operands)
@@ -151,11 +166,11 @@ batching.primitive_batchers[_integer_dot_p] = _batch
 
 
 def _differentiate(primals, tangents, *, steps, **parameters):
-    """The derivative by the epilogue's arrays: the factors are integers, which have no tangents."""
+    """The derivative by the epilogue's arrays: the factors are integers, or become integers, which have no tangents."""
     a, b, *arrays = primals
-    zero_points, epilogue = jax.tree.unflatten(steps, arrays)
-    _, epilogue_tangent = jax.tree.unflatten(steps, map(ad.instantiate_zeros, tangents[2:]))
-    points, steps = jax.tree.flatten((zero_points, ()))
+    zero_points, epilogue, scale = jax.tree.unflatten(steps, arrays)
+    _, epilogue_tangent, _ = jax.tree.unflatten(steps, map(ad.instantiate_zeros, tangents[2:]))
+    points, steps = jax.tree.flatten((zero_points, (), scale))
     product = _integer_dot_p.bind(a, b, *points, steps=steps, **parameters)
     return jax.jvp(lambda epilogue: epilogues.apply(epilogue, product), (epilogue,), (epilogue_tangent,))
 

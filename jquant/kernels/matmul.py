@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jquant.arithmetic.broadcasting import to_rank
 from jquant.kernels import zero_point as zero_points
 from jquant.kernels.epilogue import Epilogue, as_column, as_row
+from jquant.kernels.float_rows import FloatRows
 from jquant.kernels.integer_dot import integer_dot
 from jquant.kernels.zero_point import ZeroPoints
 from jquant.modes import Implementation
@@ -15,7 +16,7 @@ from jquant.packed.matrix import PackedMatrix
 
 
 def matmul(
-    a: jax.Array,
+    a: jax.Array | FloatRows,
     b: jax.Array | PackedMatrix,
     a_zero_point: jax.Array | None,
     b_zero_point: jax.Array | None,
@@ -26,14 +27,14 @@ def matmul(
     """``epilogue((a - a_zero_point) @ (b - b_zero_point))``, the product in int32.
 
     Args:
-      a: int8 or uint8, of shape (..., M, K).
+      a: int8 or uint8, of shape (..., M, K), or floats that become int8.
       b: int8 or uint8, of shape (..., K, N), or packed. Ranks align as in NumPy.
       a_zero_point: of the dtype of `a`, one element or M of them, or None.
       b_zero_point: of the dtype of `b`, one element or N of them, or None; packed weights use their own.
       epilogue: the steps that follow, whose arrays have the larger rank of the two.
       implementation: as for `integer_dot`.
     """
-    rank = max(a.ndim, b.ndim)
+    rank = max(len(a.shape), b.ndim)
     a, b = jax.tree.map(functools.partial(to_rank, rank=rank), (a, b))
     a_zero_point = None if a_zero_point is None else as_column(a_zero_point, rank).astype(jnp.int32)
     if isinstance(b, PackedMatrix):

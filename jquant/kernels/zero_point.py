@@ -19,6 +19,7 @@ from jquant.arithmetic import signs
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels import xla
 from jquant.kernels.epilogue import Epilogue, ZeroPointCorrection
+from jquant.kernels.float_rows import FloatRows
 from jquant.lowering.partitioned import unless_partitioned
 
 # Up to this many rows of A, the column sums of B are computed as one more row of the product: the time goes into reading B.
@@ -46,15 +47,22 @@ NO_ZERO_POINTS = ZeroPoints()
 
 def multiply(
     product: Callable[..., jax.Array],
-    a: jax.Array,
+    a: jax.Array | FloatRows,
     b: jax.Array,
     zero_points: ZeroPoints,
     epilogue: Epilogue = (),
     *,
     transpose_b: bool = False,
 ) -> jax.Array:
-    """``epilogue((a - zero_points.a) @ (b - zero_points.b))`` of int8 and uint8 by a `product` of int8 and its epilogue."""
-    k, rank = a.shape[-1], a.ndim
+    """``epilogue((a - zero_points.a) @ (b - zero_points.b))`` of int8 and uint8 by a `product` of int8 and its epilogue.
+
+    `a` may be floats if `product` takes them; where the zero points of B need the row sums of A, they are quantized here.
+    """
+    k, rank = a.shape[-1], b.ndim
+    if isinstance(a, FloatRows):
+        if zero_points.b is None and b.dtype == jnp.int8:
+            return product(a, b, epilogue, transpose_b=transpose_b)
+        a = a.quantized()
     a_zero_point, b_zero_point = shifted(zero_points.a, a.dtype, rank), shifted(zero_points.b, b.dtype, rank)
     block_sums = zero_points.block_sums
     b_is_unsigned = b.dtype == jnp.uint8

@@ -1,15 +1,20 @@
 """DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"""
 
+import dataclasses
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
+from jquant.arguments.assertions import require
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.products import BATCH, product_shape, quantized_weights, with_more_dimensions
 from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import to_rank
 from jquant.kernels.epilogue import Dequantize, as_column, as_row
+from jquant.kernels.float_rows import FloatRows
 from jquant.kernels.matmul import matmul
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel, Implementation, data_type, optional_implementation
@@ -28,10 +33,11 @@ _LATEST = (  # the specification has INT32, INT16, UINT32 and UINT16 besides INT
     Tensor("BiasTensor", "Optional input", (2, 4), "FLOAT32 FLOAT16"),
     Tensor("OutputTensor", "Output", (2, 4), "FLOAT32 FLOAT16", "[BatchCount] [ChannelCount] M N"),
 )
+_FLOATS = dataclasses.replace(_LATEST[0], data_types=f"{_LATEST[0].data_types} FLOAT32 FLOAT16")  # for ATensor
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
     {
-        "EXTENDED": with_more_dimensions(_LATEST),
+        "EXTENDED": with_more_dimensions((_FLOATS, *_LATEST[1:])),
         "6_2": _LATEST,
     },
     same_data_type=(
@@ -58,7 +64,9 @@ def _matmul_integer_to_float(
     bias = None if bias is None else to_rank(exact.widen(bias), rank)
     a_scale, b_scale = as_column(exact.widen(a.scale), rank), as_row(exact.widen(b.scale), rank)
     epilogue = (Dequantize(a_scale, b_scale, bias, output_dtype),)
-    return matmul(a.values, b.values, a.zero_point, b.zero_point, epilogue, implementation=implementation)
+    is_float = jnp.issubdtype(a.values.dtype, jnp.floating)
+    left = FloatRows(a.values, a_scale) if is_float else a.values
+    return matmul(left, b.values, a.zero_point, b.zero_point, epilogue, implementation=implementation)
 
 
 @explain_array_errors
@@ -87,8 +95,14 @@ def matmul_integer_to_float(
 
     It is differentiable in the scales and in the bias. Integers have no derivative (JAX's zero, of type float0).
 
+    At ``FeatureLevel.EXTENDED``, `a` may be floats: they are quantized with `a_scale` to int8, as ``quantize_linear(a,
+    a_scale, output_dtype="INT8")`` does, and have the derivative 0. With the scale that `dynamic_quantize_linear` returns
+    for each row, this is the product of the integers that it returns, which a program then does not compute. The kernel for
+    TPUs quantizes the floats itself where that moves fewer bytes of memory.
+
     Args:
-      a: int8 or uint8, of shape (..., M, K), with up to two batch dimensions; six at ``FeatureLevel.EXTENDED``.
+      a: int8 or uint8, of shape (..., M, K), with up to two batch dimensions; six at ``FeatureLevel.EXTENDED``, where it
+        may also be float32, float16 or bfloat16, without a zero point.
       a_scale: float32 or float16: a scalar, or one per row in shape (M,), (M, 1), (1, M, 1) or (1, 1, M, 1).
       a_zero_point: of the dtype of `a`, in the shapes of `a_scale`. None means 0.
       b: int8 or uint8, of shape (..., K, N) and the rank of `a`, or packed by `pack_matrix`. Batch dimensions of size 1
@@ -131,6 +145,9 @@ def matmul_integer_to_float(
     one = call.quantized("A", a, a_scale, a_zero_point, float_dtype)
     other = quantized_weights(call, "B", b, b_scale, b_zero_point, float_dtype)
     bias = call.optional_tensor("BiasTensor", bias, float_dtype)
+    dtype = one.values.dtype
+    is_float = jnp.issubdtype(dtype, jnp.floating) and call.descriptor.allows_data_type(call.level, "ATensor", dtype)
+    require(not is_float or a_zero_point is None, f"{_OPERATOR}: AZeroPointTensor is given, but ATensor holds floats")
     output_dtype = one.scale.dtype if output_dtype is None else data_type("output_dtype", output_dtype)
     call.check(product_shape(one.values, other.values), output_dtype)
     call.require_output_data_type(output_dtype, "AScaleTensor", one.scale.dtype)

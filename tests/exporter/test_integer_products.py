@@ -297,3 +297,19 @@ def test_open_sizes():
         for optimized in (False, True):
             (actual,) = run(model, inputs, optimized=optimized)
             np.testing.assert_array_equal(actual, jax.jit(function)({"b": b}, *inputs))
+
+
+@pytest.mark.parametrize("implementation", [None, "mosaic_tpu"])
+def test_floats_that_the_product_quantizes(implementation):
+    """They are quantized by a node, whatever kernel would do it elsewhere."""
+    rng = np.random.default_rng(0)
+    x, weights = rng.normal(size=(5, 40)).astype(np.float32), integers(rng, np.int8, 40, 7)
+    scale = np.abs(x).max(1, keepdims=True) / np.float32(127)
+    options = {"feature_level": "EXTENDED"}
+
+    def function(x, scale, weights, **others):
+        return jquant.matmul_integer_to_float(x, scale, None, weights, 0.25, **options, **others)
+
+    model = export(functools.partial(function, implementation=implementation), x, scale, weights)
+    (actual,) = run(model, [x, scale, weights], optimized=True)
+    np.testing.assert_array_equal(actual, jax.jit(function)(x, scale, weights))

@@ -110,3 +110,39 @@ def test_scales_and_bias_are_differentiable(argument):
         "bias": np.full((1, 7), 5.0),
     }
     np.testing.assert_allclose(gradient, expected[argument], rtol=1e-5)  # a sum of floats, in any order
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, jnp.bfloat16])
+def test_floats_are_quantized(dtype):
+    """The product of floats is that of the integers that `quantize_linear` makes of them, with scales of either type."""
+    p = Problem(0, np.int8, np.uint8, ((2,), 9, 70, 11), (None, "column"))
+    x = (p.rng.normal(size=(2, 9, 70)) * 10.0 ** p.rng.uniform(-2, 2, (2, 9, 1))).astype(dtype)
+    x[0, 0, 0], x[1, 1, 1] = np.nan, np.inf
+    for a_scale, scale in itertools.product((p.scale(), p.scale(9, 1)), (p.scale(1, 11), p.scale(1, 11).astype(np.float16))):
+        a_scale = a_scale.astype(scale.dtype)
+        column = np.broadcast_to(a_scale.reshape(-1, 1), (9, 1)).astype(np.float32)
+        integers = jquant.quantize_linear(x.astype(np.float32), column[None], output_dtype="INT8", feature_level="EXTENDED")
+        for weights, zero_point in ((p.b, p.b_row), (jquant.pack_matrix(p.b, p.b_row), None)):
+            multiply = functools.partial(jquant.matmul_integer_to_float, feature_level="EXTENDED")
+            expected = multiply(integers, a_scale, None, weights, scale, zero_point)
+            assert_equal(multiply(x, a_scale, None, weights, scale, zero_point), np.asarray(expected))
+
+
+def test_the_derivative_of_floats_that_are_quantized():
+    """0, as is that of rounding; that of the scale is the derivative by the scale of the product."""
+    x, weights = np.float32([[0.9, 0.5], [-1.2, 3.1]]), np.int8([[1, 2, 3], [4, 5, 6]])
+
+    def total(x, scale):
+        return jquant.matmul_integer_to_float(x, scale, None, weights, 1.0, feature_level="EXTENDED").sum()
+
+    by_x, by_scale = jax.grad(total, (0, 1))(x, np.float32(0.5))
+    assert_equal(by_x, np.zeros_like(x))
+    assert by_scale == (np.rint(x / 0.5) @ weights).sum()
+
+
+def test_floats_have_no_zero_point():
+    x, weights = np.ones((2, 3), np.float32), np.ones((3, 2), np.int8)
+    with pytest.raises(jquant.DescriptorError, match="AZeroPointTensor is given, but ATensor holds floats"):
+        jquant.matmul_integer_to_float(x, 1.0, 0, weights, 1.0, feature_level="EXTENDED")
+    with pytest.raises(jquant.DescriptorTypeError, match="ATensor has data type FLOAT32"):
+        jquant.matmul_integer_to_float(x, 1.0, None, weights, 1.0)

@@ -103,7 +103,8 @@ def valid(operator, level):
     """Tensors of the highest rank that the operator accepts at `level`."""
 
     def dtype(row):
-        return next(name.lower() for name in ("FLOAT32", "UINT8", "INT32") if name in row.data_types.split())
+        first = ["UINT8"] if row.name == "ATensor" else []  # which may also be of floats, but not beside a zero point
+        return next(name.lower() for name in (*first, "FLOAT32", "UINT8", "INT32") if name in row.data_types.split())
 
     return {
         row.name: of(*shape(operator, row.name, row.ranks[1]), dtype=dtype(row)) for row in rows(operator, level).values()

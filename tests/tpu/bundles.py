@@ -45,10 +45,15 @@ class Body(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A kernel: bodies for the first, the middle and the last K steps, and the pipeline's bundles in every grid step."""
+    """A kernel: bodies for the first, the middle and the last K steps, and the other ones, mostly the pipeline's."""
 
     bodies: list[Body]
-    pipeline: int
+    others: list[Body]
+
+    @property
+    def pipeline(self) -> int:
+        """The bundles of the pipeline, in every grid step."""
+        return sum(body.bundles for body in self.others)
 
     def tile(self, k_steps: int) -> int:
         """The bundles of all K steps of a tile."""
@@ -87,5 +92,5 @@ def parse(text: str) -> Program:
         if "sbr.rel" in bundle:
             runs.append([])
     bodies = [Body(len(run), Counter(name for bundle in run for name in _INSTRUCTION.findall(bundle))) for run in runs]
-    multiply = [body for body in bodies if body.count("vmatmul")]
-    return Program(multiply, pipeline=sum(body.bundles for body in bodies) - sum(body.bundles for body in multiply))
+    multiply, others = ([body for body in bodies if bool(body.count("vmatmul")) == does] for does in (True, False))
+    return Program(multiply, others)

@@ -72,10 +72,17 @@ _CHIPS = {
 }
 _WITHOUT_INT8 = ("v2", "v3", "v4", "v4i")
 MEBIBYTE = 2**20
+_INT8 = np.dtype(np.int8)
 
 
 def config_for(
-    chip: str | None, m: int, k: int, n: int, output_dtype: np.dtype, leaves: tuple[tuple[int, int], ...] = ()
+    chip: str | None,
+    m: int,
+    k: int,
+    n: int,
+    output_dtype: np.dtype,
+    leaves: tuple[tuple[int, int], ...] = (),
+    a_dtype: np.dtype = _INT8,
 ) -> TileConfig:
     """The tile configuration for an (M, K) by (K, N) product on a chip.
 
@@ -85,7 +92,8 @@ def config_for(
       k: the columns of A.
       n: the columns of B.
       output_dtype: the dtype that the kernel stores.
-      leaves: the last two sizes of each array of the epilogue.
+      leaves: the last two sizes of each array of the epilogue, and of the scale of A.
+      a_dtype: that of A: floats become int8 in the kernel, which holds these for all of K.
 
     Raises:
       NotImplementedError: there are no tile configurations for the chip.
@@ -96,7 +104,10 @@ def config_for(
     tile = next((tile for tile in tiles if k <= tile.k), tiles[-1])
     block_k = min(round_up(k, LANES), tile.k)
     blocks = Tile(m=split(m, tile.m, ROWS), k=block_k, n=split(n, tile.n, chip_properties.columns))
-    while (needed := _vmem_bytes(blocks, output_dtype, leaves)) > chip_properties.vmem_mebibytes * MEBIBYTE:
+    integers = 0 if a_dtype == _INT8 else round_up(k, block_k)
+    while (
+        needed := _vmem_bytes(blocks, output_dtype, leaves, a_dtype, integers)
+    ) > chip_properties.vmem_mebibytes * MEBIBYTE:
         # The longer side is shortened, so that blocks stay close to square, for which little is read.
         m_is_longer = blocks.m > blocks.n
         longer = split(max(blocks.m, blocks.n), max(blocks.m, blocks.n) // 2, LANES)
@@ -119,14 +130,19 @@ def require_supported(chip: str | None, chips: Collection[str | None]) -> None:
         raise NotImplementedError(f"there are no tile configurations for TPU {chip}, only for {supported}")
 
 
-def _vmem_bytes(blocks: Tile, output_dtype: np.dtype, leaves: tuple[tuple[int, int], ...]) -> int:
-    """Vector memory for two buffers of each block, one of which is loaded or stored; the accumulator; the compiler's own."""
+def _vmem_bytes(
+    blocks: Tile, output_dtype: np.dtype, leaves: tuple[tuple[int, int], ...], a_dtype: np.dtype, integers: int
+) -> int:
+    """Vector memory for two buffers of each block, one of which is loaded or stored; the accumulator; the compiler's own.
+
+    And `integers` bytes for each row of A.
+    """
     m, k, n = blocks
     leaf_bytes = sum(
         4 * round_up(m if rows > 1 else 1, 8) * round_up(n if columns > 1 else 1, LANES) for rows, columns in leaves
     )
-    buffers = 2 * (m * k + k * n + m * n * output_dtype.itemsize + leaf_bytes)
-    return buffers + 4 * m * n + 4 * MEBIBYTE
+    buffers = 2 * (m * k * a_dtype.itemsize + k * n + m * n * output_dtype.itemsize + leaf_bytes)
+    return buffers + 4 * m * n + m * integers + 4 * MEBIBYTE
 
 
 def split(size: int, largest: int, multiple: int) -> int:

@@ -297,8 +297,8 @@ def _write_matmul_integer(builder: Builder, types, *, a, b, a_zero_point, b_zero
 
 @writer("matmul_integer_to_float", node="MatMulInteger", since=10)
 def _write_matmul_integer_to_float(builder: Builder, types, *, a, b, bias, output_dtype, implementation):
-    """MatMulInteger, then the scales and the bias."""
-    if all_known(a, b, bias):
+    """MatMulInteger, then the scales and the bias. Floats are quantized first, as the formula says."""
+    if all_known(a, b, bias) or np.dtype(a.values.dtype).itemsize > 1:
         return None
     product = products.product(builder, a.values, b.values, a.zero_point, b.zero_point)
     scales = [cast(builder, scale, np.float32) for scale in (a.scale, b.scale)]

@@ -30,7 +30,7 @@ _FLOAT32 = np.dtype(np.float32)
 @primitive("integer_dot")
 def _integer_dot(builder: Builder, equation: Any, operands: list[Value]) -> Value:
     a, b, *arrays = operands
-    points, epilogue = jax.tree.unflatten(equation.params["steps"], arrays)
+    points, epilogue, _ = jax.tree.unflatten(equation.params["steps"], arrays)
     if equation.params["transpose_b"]:
         b = matrices.swapped(builder, b)
     return followed(builder, epilogue, integer_product(builder, a, b, points.a, points.b))
