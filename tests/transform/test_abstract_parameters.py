@@ -33,7 +33,7 @@ PREPARED = [
 ]
 
 
-@one_in(4, "fields", PREPARED, first=1)
+@one_in(4, "fields", PREPARED, first=1, gate=2)
 def test_prepared_weights(fields, tmp_path):
     """Types need no statistics; quantized parameters restored into them, factors as well, give the same outputs."""
     recipe = transform.Recipe([("*", transform.Scheme(**fields))])

@@ -107,7 +107,8 @@ def float_sums(program):
 CASES = [*itertools.product(SPLITS, ["DYNAMIC_ROW", "STATIC", "DYNAMIC"])]  # the products of FLOAT are float sums
 
 
-@one_in(9, ("split", "activations"), CASES, first=1)
+@pytest.mark.gate
+@one_in(2, ("split", "activations"), CASES, others="full")
 def test_the_bits_of_one_device(operands, split, activations):
     """If the input and the output of every product are replicated, each device computes all float code in between."""
     _, x = operands

@@ -68,7 +68,7 @@ def assert_same(actual, expected):
     np.testing.assert_allclose(actual.mean, expected.mean, 2.0**-22)
 
 
-@one_in(10, ("name", "is_scan"), [(name, is_scan) for is_scan in (False, True) for name in SCHEMES], first=6, gate=2)
+@one_in(10, ("name", "is_scan"), [(name, is_scan) for is_scan in (False, True) for name in SCHEMES], first=6, gate=4)
 def test_layer_by_layer(name, is_scan, count):
     """The same statistics, and the same integers and scales; without `sequential`, others."""
     scheme = transform.Scheme(**SCHEMES[name])
@@ -167,6 +167,7 @@ def test_a_shared_input_and_a_loop():
     np.testing.assert_array_equal(observed["c"].products, rows.T @ rows)
 
 
+@pytest.mark.gate
 def test_batches_over_a_mesh():
     """The statistics of 8 devices are those of one."""
     scheme = recipe(transform.Scheme(**SCHEMES["gptq"]))
