@@ -95,6 +95,7 @@ def draw_attention():
     return {"layers": jax.tree.map(lambda w: jnp.asarray(w / np.float32(8)), layers)}, jnp.asarray(draw.input(2, 6, 16))
 
 
+@pytest.mark.gate
 @one_in(3, "scheme", SCHEMES, first=2)
 def test_attention(scheme):
     """Beside sites with weights, with inputs that both kinds read, and the function's own softmax in between."""

@@ -251,6 +251,7 @@ def test_merge(scheme, count):
     count("merged weights", w["layers"].size)
 
 
+@pytest.mark.gate
 def test_merge_loses_precision():
     """Of adapters with a tenth of the weights' size, int4 in blocks of 16 loses 76 %, and int8 12 %."""
     draw = Draw(0)
@@ -295,6 +296,7 @@ def test_orbax(tmp_path):
     assert_equal(restored, trained)
 
 
+@pytest.mark.gate
 def test_on_a_mesh():
     """Weights split by columns, and then by rows, with adapters that are split alike: the gradient of one device."""
     draw = Draw(0, exact=True)

@@ -228,6 +228,7 @@ def test_straight_through(scheme, count):
 FILTERS = [name for name in FORMATS if name.startswith(("INT8", "FLOAT8"))]
 
 
+@pytest.mark.gate
 @one_in(12, "scheme", FILTERS, first=4, gate=3)
 def test_straight_through_convolutions(scheme, count):
     draw = Draw(1)
@@ -288,6 +289,7 @@ def test_straight_through_in_the_quantized_parameters(scheme):
             assert leaf.dtype == jax.dtypes.float0
 
 
+@pytest.mark.gate
 def test_straight_through_after_a_look_up():
     """The table is frozen, also for the look-up; what is added to its rows has a derivative."""
     draw = Draw(0, exact=True)

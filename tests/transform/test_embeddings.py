@@ -152,6 +152,7 @@ def scanned(params, tokens):
     return lax.scan(lambda total, token: (total, jax.checkpoint(lambda t: params[t])(token)), 0, tokens)[1]
 
 
+@pytest.mark.gate
 def test_inside_control_flow():
     """Jitted, exported and mapped."""
     table = draw_table(ROWS, WIDTH)
@@ -166,6 +167,7 @@ def test_inside_control_flow():
         np.testing.assert_array_equal(mapped, np.stack([expected, expected]), strict=True)
 
 
+@pytest.mark.gate
 def test_differentiated():
     """Training moves the rows that are looked up; the quantized function has a derivative in what is around it."""
     table, token, scheme = Draw(3).weights(ROWS, WIDTH), np.int32(5), Scheme(activations="FLOAT")

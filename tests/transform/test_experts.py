@@ -146,6 +146,7 @@ def test_groups_of_rows(sizes, scheme, count):
     count("groups", 2 * len(sizes))
 
 
+@pytest.mark.gate
 @one_in(3, "scheme", ONE_SCALE)
 def test_one_scale_for_the_stack(scheme):
     """The products with all matrices, of which some are taken, are those with some matrices, and those by groups."""

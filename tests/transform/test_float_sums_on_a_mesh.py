@@ -129,6 +129,7 @@ def test_without_constraints_float_sums_are_split(operands, activations):
     assert float_sums(compiled(quantized_apply, placed(quantized_params, "columns"), replicated(operands[1])))
 
 
+@pytest.mark.gate
 @one_in(5, "activations", ["STATIC", "DYNAMIC_ROW", "DYNAMIC"])
 def test_each_integer_site(operands, activations):
     """Its bits are those of one device for equal inputs, split by columns or by rows, without constraints."""

@@ -167,6 +167,7 @@ def transformer_operands():
     return {"table": draw.weights(256, 128), "layers": layers}, draw.indices(2, 9, below=256)
 
 
+@pytest.mark.gate
 @one_in(
     7,
     ("name", "most"),

@@ -126,6 +126,7 @@ def test_prepared_weights(smoothing, count):
     print(f"{smoothing}: {assert_optimal_brain(scheme, changed, optimal_brain.rotated_products(products), stored, count)}")
 
 
+@pytest.mark.gate
 def test_dead_inputs_without_damping(count):
     """They have no part in any sum: X^T X is singular, and their rows are rounded to nearest."""
     w, x = problem(*SIZES["128 x 20, dead inputs"])

@@ -71,6 +71,7 @@ def test_splits(operands, split, activations):
 AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
 
 
+@pytest.mark.gate
 @one_in(
     5,
     ("split", "axis_type"),
@@ -139,6 +140,7 @@ def test_rows_that_have_no_equal_parts():
             transform.quantize(lambda w, x: x @ w, np.ones((36, 24), np.float32), recipe, np.ones((2, 36), np.float32))
 
 
+@pytest.mark.gate
 @one_in(10, ("recipe", "split"), itertools.product(RECIPES, [P(None, "x"), P("x")]), gate=3)
 def test_weights_over_explicit_axes(recipe, split):
     """They are packed with the bits of one device, however they are split."""

@@ -63,6 +63,7 @@ def trials(function, params, batches, schemes):
 EXACT = [seed for seed in range(200) if draw_network(seed).is_exact]
 
 
+@pytest.mark.gate
 @one_in(12, "seed", EXACT[:24], gate=6)
 def test_assignments_of_random_networks(seed, count):
     """Each gives the bits, and stores the bytes, of the function that its recipe quantizes: sites alone, and random ones."""
@@ -263,6 +264,7 @@ def test_tied_weights_and_layers():
     assert [site.quantized_bytes for site in together.sites] == [packed, layers, 0]
 
 
+@pytest.mark.gate
 def test_weights_that_something_else_reads():
     """They stay float beside what the site stores, so that float is the smallest choice."""
 

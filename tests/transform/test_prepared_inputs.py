@@ -169,6 +169,7 @@ def test_an_input_without_rows():
     assert quantized_apply(stored, x[:0]).shape == by_hand(NumPy, x)[:0].shape
 
 
+@pytest.mark.gate
 @one_in(3, "scheme", ["row, rotated", "row, both", "tensor, both"], first=1)
 def test_experts(scheme, count):
     """Selected by an index, and by groups of rows: all have the factors of the whole stack."""
@@ -206,6 +207,7 @@ PREPARATIONS = {
 }
 
 
+@pytest.mark.gate
 @one_in(4, "preparation", PREPARATIONS)
 def test_training_rounds_to_the_stored_numbers(preparation, count):
     """Of each layer, with a type of its own for the input: rows that are one-hot when they are multiplied."""
@@ -229,6 +231,7 @@ def test_training_rounds_to_the_stored_numbers(preparation, count):
     count("weights rounded for training", weights.size)
 
 
+@pytest.mark.gate
 @one_in(2, "scheme", ["row, both", "int4, both"])
 def test_adapters(scheme, count):
     """A merge of zeros changes no weight, and any other is the sum, smoothed and rotated, within half a step."""
@@ -290,6 +293,7 @@ def test_report(scheme):
 ROWS_AND_CHANNELS = (256, 576), (1, 576), (256, 1536)
 
 
+@pytest.mark.gate
 @one_in(3, "shape", ROWS_AND_CHANNELS)
 @one_in(2, "scheme", ["row", "int4"])
 def test_cost(scheme, shape):

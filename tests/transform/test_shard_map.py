@@ -245,6 +245,7 @@ def test_inputs_are_not_changed(fields):
     assert row.reason == "it is inside shard_map, where inputs are neither observed nor changed"
 
 
+@pytest.mark.gate
 def test_dimensions_that_are_joined():
     """Heads and their widths are one dimension of a matrix, of which only the first may be split."""
     params, x = {"w": Draw(0).weights(4, 16, WIDTH)}, Draw(1).input(ROWS, 4, 16)

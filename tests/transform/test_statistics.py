@@ -284,6 +284,7 @@ def test_batches_over_a_mesh(kind, name):
     jax.tree.map(np.testing.assert_array_equal, actual, expected)
 
 
+@pytest.mark.gate
 def test_float_sums_over_a_mesh():
     """They differ by the order of the sums, and the rounded weights do not."""
     rng = np.random.default_rng(2)
