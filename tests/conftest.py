@@ -20,9 +20,10 @@ jax.config.update("jax_traceback_filtering", "off")  # which takes longer than m
 _COUNTED = "counted: "
 _MOST_MAPPINGS = 30_000  # Linux ends a process that has 65,530, and XLA:CPU makes nine for each program that it compiles
 _SPREAD = 5.236  # one in so many: no whole number, with which a sample could meet one value of an inner parameter alone
-_SPREAD_IN = (
+_SPREAD_IN = (  # folders and modules in which most cases compile programs of their own
     *("arguments", "arithmetic", "calibration", "calls", "compiled", "conformance", "exporter", "importer", "kernels"),
-    *("operators", "transform"),
+    *("operators", "transform", "test_constants.py", "test_debugging.py", "test_inside_a_caller.py", "test_kv_cache.py"),
+    *("test_meshes.py", "test_placement.py", "test_transformations.py"),
 )
 _tests_run = 0
 
@@ -45,14 +46,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def mark_all_but_a_spread(items: list[pytest.Item]) -> None:
-    """Marks `gate` the cases of a function that are not in its spread, where most cases compile programs of their own.
+    """Marks `gate` the cases of a function that are not in its spread.
 
     Its first case is in the spread, so that everybody's suite has each function.
     """
     spread, cases = {int(number * _SPREAD) for number in range(len(items))}, collections.Counter()
-    folders = {Path(__file__).parent / name for name in _SPREAD_IN}
+    paths = {Path(__file__).parent / name for name in _SPREAD_IN}
     for item in items:
-        if folders.isdisjoint(item.path.parents) or any(map(item.get_closest_marker, ("gate", "full"))):
+        if paths.isdisjoint([item.path, *item.path.parents]) or any(map(item.get_closest_marker, ("gate", "full"))):
             continue
         function = item.nodeid.partition("[")[0]
         if cases[function] not in spread:
