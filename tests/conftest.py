@@ -19,6 +19,12 @@ jax.config.update("jax_traceback_filtering", "off")  # which takes longer than m
 
 _COUNTED = "counted: "
 _MOST_MAPPINGS = 30_000  # Linux ends a process that has 65,530, and XLA:CPU makes nine for each program that it compiles
+_SPREAD = 5.236  # one in so many: no whole number, with which a sample could meet one value of an inner parameter alone
+_SPREAD_IN = (  # folders and modules in which most cases compile programs of their own
+    *("arguments", "arithmetic", "calibration", "calls", "compiled", "conformance", "exporter", "importer", "kernels"),
+    *("operators", "transform", "test_constants.py", "test_debugging.py", "test_inside_a_caller.py", "test_kv_cache.py"),
+    *("test_meshes.py", "test_placement.py", "test_transformations.py"),
+)
 _tests_run = 0
 
 
@@ -32,10 +38,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Deselects tests marked ``gate`` without ``--gate`` or ``--full``, and tests marked ``full`` without ``--full``."""
     if config.getoption("--full"):
         return
+    mark_all_but_a_spread(items)
     marks = ["full"] if config.getoption("--gate") else ["full", "gate"]
     deselected = {item for item in items if any(map(item.get_closest_marker, marks))}
     config.hook.pytest_deselected(items=list(deselected))
     items[:] = [item for item in items if item not in deselected]
+
+
+def mark_all_but_a_spread(items: list[pytest.Item]) -> None:
+    """Marks `gate` the cases of a function that are not in its spread.
+
+    Its first case is in the spread, so that everybody's suite has each function.
+    """
+    spread, cases = {int(number * _SPREAD) for number in range(len(items))}, collections.Counter()
+    paths = {Path(__file__).parent / name for name in _SPREAD_IN}
+    for item in items:
+        if paths.isdisjoint([item.path, *item.path.parents]) or any(map(item.get_closest_marker, ("gate", "full"))):
+            continue
+        function = item.nodeid.partition("[")[0]
+        if cases[function] not in spread:
+            item.add_marker(pytest.mark.gate)
+        cases[function] += 1
 
 
 @pytest.fixture(scope="session")

@@ -163,6 +163,7 @@ def test_calibrate_names_the_activation():
     assert warning.filename == __file__
 
 
+@pytest.mark.gate
 def test_transform_calibrate_names_the_site_and_the_layer():
     def apply(params, x):
         def layer(x, weights):

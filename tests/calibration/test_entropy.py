@@ -75,6 +75,7 @@ def loop_lengths(jaxpr):
             yield from loop_lengths(equation.params["jaxpr"])
 
 
+@pytest.mark.gate
 def test_many_numbers():
     """All counts are halved until their sum is an int32."""
     state = observe(OBSERVERS["entropy"], [samples_of("symmetric")])

@@ -46,6 +46,7 @@ def first_reaching(share: fractions.Fraction, counts: list[int]) -> int:
     return next(index for index, total in enumerate(sums) if total >= share * sums[-1])
 
 
+@pytest.mark.gate
 def test_percentile_of_numbers():
     """The true percentile lies in the bin whose lower edge an observer returns."""
     x = np.random.default_rng(0).standard_t(3, 10_000).astype(np.float32)

@@ -94,7 +94,7 @@ def test_operator_alone(name, program):
     assert ptx.inexact(kernels, divisors(EVERY[name], program)) == []
 
 
-@one_in(7, ("name", "program"), in_both(EVERY), ids=name_of)
+@one_in(7, ("name", "program"), in_both(EVERY), ids=name_of, gate=3)
 def test_operator_in_a_callers_program(name, program):
     function, arguments = program(EVERY[name])
 
@@ -115,7 +115,7 @@ def test_operator_in_a_callers_program(name, program):
 NARROW = [name for name, case in EVERY.items() if is_narrow(case)]
 
 
-@one_in(3, ("name", "program"), in_both(NARROW), ids=name_of)
+@one_in(3, ("name", "program"), in_both(NARROW), ids=name_of, gate=3)
 def test_result_is_rounded_before_a_caller_widens_it(name, program):
     function, arguments = program(EVERY[name])
     kernels = ptx.compile(lambda *arguments: function(*arguments).astype(jnp.float32) * FACTOR, *arguments)

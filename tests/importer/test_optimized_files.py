@@ -168,11 +168,11 @@ def session(model, level: str, path=None):
     [
         ("QDQ", "QUInt8", "QInt8", True),
         *(
-            pytest.param(*each, marks=pytest.mark.gate)
-            for each in (
-                ("QDQ", "QInt8", "QInt8", False),
-                ("QOperator", "QUInt8", "QUInt8", False),
-                ("QOperator", "QInt8", "QInt8", True),
+            pytest.param(*each, marks=mark)
+            for mark, *each in (
+                (pytest.mark.full, "QDQ", "QInt8", "QInt8", False),
+                (pytest.mark.full, "QOperator", "QUInt8", "QUInt8", False),
+                (pytest.mark.gate, "QOperator", "QInt8", "QInt8", True),
             )
         ),
     ],

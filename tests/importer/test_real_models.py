@@ -20,6 +20,7 @@ LARGE = {
     "QDQ uint8",
     "QDQ int8",
     "QDQ int16 per channel",
+    "QDQ uint16",
 }
 
 

@@ -95,6 +95,7 @@ def test_vmap_is_one_call(name, platform, call):
         assert "stablehlo.while" not in text
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("kernel", [tpu, gpu])
 def test_a_batch_of_a_alone_joins_its_rows(monkeypatch, kernel):
     """With one B for all, the kernel gets one matrix A, and the epilogue's arrays with their rows joined alike."""

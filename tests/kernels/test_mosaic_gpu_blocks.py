@@ -197,6 +197,7 @@ def packed(dtype: str, block_size: int, *, k_major: bool) -> tuple[np.ndarray, j
     return drawn.b, drawn.packed(block_size, k_major=k_major)
 
 
+@pytest.mark.gate
 @one_in(5, ("dtype", "block_size"), MATRICES)
 def test_k_major_matrix_is_the_same_matrix(dtype, block_size):
     b, matrix = packed(dtype, block_size, k_major=True)

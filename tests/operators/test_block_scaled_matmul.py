@@ -145,6 +145,7 @@ def test_batches(batches, rows):
 EVERY_LEAF = list(itertools.product((1, 2, 20), (jnp.uint4, np.int8), (64, 90), (False, True)))
 
 
+@pytest.mark.gate
 @one_in(9, ("rows", "b_dtype", "k", "has_minimum"), EVERY_LEAF, gate=2)
 def test_each_operand_mapped_alone(rows, b_dtype, k, has_minimum):
     options = {"with_zero_points": (True, not has_minimum), "with_minimum": has_minimum}
@@ -203,6 +204,7 @@ def test_the_order_of_the_blocks():
         assert_equal(product(scale, k_parts=k_parts), np.full((1, 1), expected, FLOAT32))
 
 
+@pytest.mark.gate
 def test_a_first_term_of_minus_zero():
     for m, k in ((1, 64), (9, 64)):
         for dtype in (jnp.int4, np.int8):
@@ -211,6 +213,7 @@ def test_a_first_term_of_minus_zero():
             assert_equal(output, np.full((m, 3), -0.0, FLOAT32))
 
 
+@pytest.mark.gate
 @one_in(5, ("k_parts", "rows", "b_dtype"), [(2, 9, jnp.uint4), (4, 1, jnp.int4), (8, 1, np.uint8)])
 def test_parts_of_k(k_parts, rows, b_dtype):
     Problem(0, (rows, 250, 5), 16, b_dtype=b_dtype, k_parts=k_parts, with_zero_points=(True, True)).check()
@@ -363,6 +366,7 @@ def test_derivatives(batch):
     assert_equal(jax.grad(total, 1)(p.b_scale, p.minimum), by_minimum)
 
 
+@pytest.mark.gate
 def test_memory_of_derivatives():
     """Only the derivative in the scales of B stores the products of all blocks."""
     m, k, n, blocks = 64, 256, 64, 16
@@ -398,6 +402,7 @@ def test_scan_over_layers(has_minimum):
     assert_equal(outputs(layers), np.stack(expected))
 
 
+@pytest.mark.gate
 @one_in(5, ("block_size", "b_dtype"), itertools.product((32, 64, 128, 256), (jnp.int4, jnp.int8)))
 def test_temporaries_of_one_row(block_size, b_dtype):
     """At most one float32 for each scale and minimum of a block is stored: the weights are not unpacked in memory."""
@@ -438,6 +443,7 @@ def test_a_scale_for_each_column(k, b_dtype):
     assert_equal(program.compile()(*p.a_operands, p.packed(), bias=p.bias), p.expected())
 
 
+@pytest.mark.gate
 @kinds
 @pytest.mark.parametrize("layout", ["N", "K"])
 def test_a_mesh(layout, kind):
@@ -471,6 +477,7 @@ def test_a_split_of_k_without_parts():
     assert_equal(output, p.expected())
 
 
+@pytest.mark.gate
 def test_sweep(full):
     """Random types, shapes and options: a sample, or 10 million outputs in the full run."""
     rng, count = np.random.default_rng(0), 0

@@ -99,6 +99,7 @@ def test_is_the_composition_of_onnx():
     assert np.any(expected != other_order)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
 def test_scales_of_16_bits(dtype):
     """Scales are widened, multiplied in float32 and the result rounded once; Python scalars take their type."""
@@ -150,6 +151,7 @@ def test_the_wrapped_sum_is_scaled(channels_last):
     assert_equal(output.ravel(), np.full(2, FLOAT32(WRAPPED_SUM) * FLOAT32(0.25) + 1, FLOAT32))
 
 
+@pytest.mark.gate
 @one_in(5, ("layout", "channels"), [(LAYOUTS[0], 3), (LAYOUTS[1], 3), (LAYOUTS[1], 20)], first=1)
 def test_scales_and_bias_are_differentiable(layout, channels):
     """In forward mode, and in reverse mode with each argument mapped alone, and with all mapped."""

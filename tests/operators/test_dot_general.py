@@ -162,6 +162,7 @@ def test_the_type_of_the_result():
         assert_equal(result, reference.dot_general(lhs, rhs, DENSE, dtype))
 
 
+@pytest.mark.gate
 def test_a_sum_too_long_for_int32():
     """The sum wraps modulo 2**32, as that of the operators."""
     lhs, rhs = np.ones((1, 133145), np.float32), np.ones((133145, 1), np.float32)
@@ -216,6 +217,7 @@ class TestDerivatives:
         for name, (actual, expected) in jax.jit(both)(operands).items():
             assert_equal(actual, jax.tree.map(np.asarray, expected), name)
 
+    @pytest.mark.gate
     def test_forward_and_second(self):
         lhs, rhs = drawn("dense")
         dots = np.cos(lhs), np.sin(rhs)
@@ -251,6 +253,7 @@ class TestDerivatives:
             backward = jax.jit(jax.grad(lambda *operands, f=multiply: f(*operands).sum())).lower(lhs, rhs)
             assert "HIGHEST" in backward.as_text()
 
+    @pytest.mark.gate
     def test_through_scan_and_remat(self):
         """The gradients of a scan over layers are those of the unrolled loop."""
         rng = np.random.default_rng(0)
@@ -400,6 +403,7 @@ def test_out_sharding():
             assert_equal(output, expected)
 
 
+@pytest.mark.gate
 def test_derivative_of_a_split_sum():
     """Also with explicit axes, where `lax.dot_general` needs the sharding of the result."""
     lhs, rhs = (np.random.default_rng(0).normal(size=size).astype(np.float32) for size in ((16, 64), (64, 32)))

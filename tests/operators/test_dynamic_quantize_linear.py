@@ -213,6 +213,7 @@ class TestRows:
         by_token = jquant.dynamic_quantize_linear(x, where=where[:, 1:2], **options)
         assert_equal(by_token, expected_rows(x, where[:, 1:2], dtype=np.int8, axis=-1, symmetric=symmetric))
 
+    @pytest.mark.gate
     @pytest.mark.parametrize("symmetric", [False, True])
     def test_equals_vmap(self, symmetric):
         """`vmap` of a single range over the rows, and `vmap` of ranges by row over another dimension."""

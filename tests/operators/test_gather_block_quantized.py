@@ -44,6 +44,7 @@ def assert_all_equal(calls):
         assert_equal(result, expected, str(options))
 
 
+@pytest.mark.gate
 @one_in(3, "scale_dtype", FLOATS)
 def test_integers_of_4_bits_along_every_axis(scale_dtype):
     rng, calls = np.random.default_rng(0), []

@@ -98,6 +98,7 @@ def test_every_form_is_within_the_bound():
         p.assert_within_the_bound(result)
 
 
+@pytest.mark.gate
 def test_packed_weights_are_within_the_bound():
     packable = [p for p in PROBLEMS if p.bits > 2 and (p.zero_points is None or p.zero_points.dtype == np.uint8)]
 
@@ -202,6 +203,7 @@ def test_the_order_of_packed_weights_makes_no_difference(dtype):
     np.testing.assert_array_equal(*results)
 
 
+@pytest.mark.gate
 @one_in(3, "m", [1, 6])
 def test_products_of_bfloat16(m):
     """Both operands are rounded to bfloat16, so that the result differs from that of float32."""
@@ -396,6 +398,7 @@ def test_symbolic_sizes(packed, rows):
     assert export.export(multiply)(a, b, scales).out_avals[0].shape == (m, n)
 
 
+@pytest.mark.gate
 @one_in(3, "spec", [P(None, "x"), P("x", None)], ids=["columns", "rows"])
 def test_on_a_mesh(spec):
     """A split of the columns moves nothing; a split of the weights' rows needs one sum over the devices."""

@@ -9,6 +9,7 @@ import jquant
 FLOAT32 = np.float32
 
 
+@pytest.mark.gate
 def test_requantize_to_the_actual_range():
     """It is `requantize` to the result of `requantization_range`."""
     x = np.random.default_rng(2).integers(-(2**24), 2**26, 1000, np.int32)

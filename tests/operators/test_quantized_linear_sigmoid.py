@@ -38,6 +38,7 @@ def test_every_integer(dtype, factor):
     assert len(np.unique(expected)) == 256
 
 
+@pytest.mark.gate
 def test_what_tpus_compute(as_on_a_tpu):
     """TPUs compute each element; other platforms look it up in a table."""
     x = np.arange(256, dtype=np.uint8).view(np.int8)

@@ -22,6 +22,7 @@ FLOAT32 = np.float32
 _OTHER_SLICES = [((300, 40, 11), 1), ((257, 400), 0)]
 
 
+@pytest.mark.gate
 @one_in(2, "dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize(
     ("sizes", "axis"), [((2000, 37), 1), *(pytest.param(*x, marks=pytest.mark.full) for x in _OTHER_SLICES)]
@@ -106,6 +107,7 @@ def test_scales_that_are_not_positive_or_not_finite(value):
     np.testing.assert_array_equal(softmax(x, 0.1, None, y_scale, 3), expected)
 
 
+@pytest.mark.gate
 def test_the_zero_point_of_the_input_cancels():
     x = np.arange(256, dtype=np.uint8).reshape(8, 32)
     softmax = functools.partial(jquant.quantized_linear_softmax, axis=1)
@@ -125,6 +127,7 @@ def test_temporaries(sizes, most):
     assert program.memory_analysis().temp_size_in_bytes <= most * np.prod(sizes)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
 def test_an_axis_that_a_mesh_splits(kind):
     """Only the maxima and the sums of the digits move, and the result has the bits of one device."""

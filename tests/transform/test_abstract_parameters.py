@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from support.sampling import one_in
 
 from jquant import transform
@@ -33,7 +34,8 @@ PREPARED = [
 ]
 
 
-@one_in(4, "fields", PREPARED, first=1)
+@pytest.mark.gate
+@one_in(4, "fields", PREPARED, first=1, gate=2)
 def test_prepared_weights(fields, tmp_path):
     """Types need no statistics; quantized parameters restored into them, factors as well, give the same outputs."""
     recipe = transform.Recipe([("*", transform.Scheme(**fields))])

@@ -43,7 +43,7 @@ def draw_pair(letters, dtype):
 
 
 @one_in(
-    4,
+    9,
     ("letters", "dtype", "scheme"),
     [
         (*case, scheme)
@@ -54,7 +54,7 @@ def draw_pair(letters, dtype):
             ("ij,kj->ki", "float16"),
         )
     ],
-    gate=2,
+    gate=3,
 )
 def test_equal_bits(letters, scheme, dtype, count):
     """`dynamic_quantize_linear` twice and `matmul_integer_to_float`, and NumPy: eager, jitted, exported and mapped."""
@@ -95,7 +95,8 @@ def draw_attention():
     return {"layers": jax.tree.map(lambda w: jnp.asarray(w / np.float32(8)), layers)}, jnp.asarray(draw.input(2, 6, 16))
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.gate
+@one_in(3, "scheme", SCHEMES, first=2)
 def test_attention(scheme):
     """Beside sites with weights, with inputs that both kinds read, and the function's own softmax in between."""
     params, x = draw_attention()
@@ -116,6 +117,7 @@ def qkv():
     return [jax.random.normal(jax.random.key(number), (2, 6, 4, 8)) for number in range(3)]
 
 
+@pytest.mark.gate
 def test_dot_product_attention():
     """Both of its products are found, and named by their einsums."""
     rows = transform.sites(dot_product_attention, PARAMS, *qkv(), recipe=pairs(Scheme(activations="DYNAMIC_ROW")))
@@ -173,7 +175,7 @@ def test_products_that_stay_float(apply, reason):
     assert reason in str(row.reason)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@one_in(3, "scheme", SCHEMES)
 def test_derivatives(scheme):
     """The straight-through derivative, in training and of the quantized function: that of the product of rounded floats."""
     x, y = map(jnp.asarray, draw_pair("ij,jk->ik", np.float32))
@@ -197,6 +199,7 @@ def test_derivatives(scheme):
         jax.grad(lambda x: without(stored, x, y).sum())(x)
 
 
+@pytest.mark.gate
 def test_report(tmp_path):
     """The noise of a product is that of its own operands; it has no bytes, and is drawn."""
     params, x = draw_attention()

@@ -59,7 +59,8 @@ def quantized_language_model(scheme, *, only_types=False):
     return *transform.quantize(language_model, params, recipe(FEW_BITS[scheme]), tokens), tokens
 
 
-@one_in(2, "scheme", FEW_BITS)
+@pytest.mark.gate
+@one_in(2, "scheme", FEW_BITS, others="full")
 def test_training(scheme, count):
     """Sixty steps of optax teach a frozen model a sequence that it does not know; the packed weights stay as they are."""
     optax = pytest.importorskip("optax", reason="optax is not installed (extra: recipes)")
@@ -114,7 +115,7 @@ ADAPTED += (
 )
 
 
-@one_in(4, ("name", "scheme"), zip(itertools.cycle(ADAPTED), SCHEMES, strict=False))
+@one_in(7, ("name", "scheme"), zip(itertools.cycle(ADAPTED), SCHEMES, strict=False), gate=2)
 def test_adapters_of_zero(name, scheme, count):
     """At all sites, and at one: the bits of the quantized function."""
     quantized_apply, quantized_params, x = quantized(name, scheme)
@@ -165,7 +166,7 @@ def test_product_by_hand():
     assert_equal(with_adapters, (without[0] + q, without[1] + each))
 
 
-@pytest.mark.parametrize("scheme", ["dynamic row", "weights alone", "weights alone, mxfp4"])
+@one_in(3, "scheme", ["dynamic row", "weights alone", "weights alone, mxfp4"])
 def test_derivatives(scheme):
     """In the adapters, and in the input through both paths: those of the sum, written by hand."""
     draw = Draw(0)
@@ -227,7 +228,7 @@ def test_sites(sites, expected):
 # Merging
 
 
-@pytest.mark.parametrize("scheme", [transform.Scheme(), FEW_BITS["int4"]], ids=["int8", "int4"])
+@one_in(2, "scheme", [transform.Scheme(), FEW_BITS["int4"]], ids=["int8", "int4"])
 def test_merge(scheme, count):
     """The quantized form of the sum: of integers, bit for bit."""
     draw = Draw(0, exact=True)
@@ -250,6 +251,7 @@ def test_merge(scheme, count):
     count("merged weights", w["layers"].size)
 
 
+@pytest.mark.gate
 def test_merge_loses_precision():
     """Of adapters with a tenth of the weights' size, int4 in blocks of 16 loses 76 %, and int8 12 %."""
     draw = Draw(0)
@@ -294,6 +296,7 @@ def test_orbax(tmp_path):
     assert_equal(restored, trained)
 
 
+@pytest.mark.gate
 def test_on_a_mesh():
     """Weights split by columns, and then by rows, with adapters that are split alike: the gradient of one device."""
     draw = Draw(0, exact=True)

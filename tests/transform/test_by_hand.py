@@ -19,12 +19,14 @@ COUNTS = 1, 7
 
 
 def cases():
-    """A fifth of the functions in everybody's suite, over half in the gate, with one scheme each; all in the full run."""
+    """A tenth of the functions in everybody's suite, a third in the gate, with one scheme each; all in the full run."""
     for number, (name, network) in enumerate(NETWORKS.items()):
         schemes = applicable_schemes(network)
         for index, scheme in enumerate(schemes):
             in_turn = (index - number) % len(schemes) == 0
-            marks = () if in_turn and number % 5 == 0 else pytest.mark.gate if in_turn and number % 2 else pytest.mark.full
+            marks = (
+                () if in_turn and number % 10 == 0 else pytest.mark.gate if in_turn and number % 4 == 1 else pytest.mark.full
+            )
             yield pytest.param(name, scheme, marks=marks, id=f"{name}-{scheme}")
 
 

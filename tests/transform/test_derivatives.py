@@ -217,7 +217,7 @@ def assert_straight_through(function, params, x, scheme, tolerance=2**-18):
     return sum(leaf.size for leaf in actual)
 
 
-@one_in(16, "scheme", FORMATS, gate=4)
+@one_in(48, "scheme", FORMATS, first=4, gate=8)
 def test_straight_through(scheme, count):
     draw = Draw(1)
     layers = {"split": draw.weights(2, 16, 2, 16), "each": draw.weights(2, 2, 16, 16), "join": draw.weights(2, 2, 16, 16)}
@@ -228,7 +228,8 @@ def test_straight_through(scheme, count):
 FILTERS = [name for name in FORMATS if name.startswith(("INT8", "FLOAT8"))]
 
 
-@one_in(4, "scheme", FILTERS)
+@pytest.mark.gate
+@one_in(12, "scheme", FILTERS, first=4, gate=3)
 def test_straight_through_convolutions(scheme, count):
     draw = Draw(1)
     params = {"first": draw.weights(8, 2, 3, 3), "second": draw.weights(2, 3, 8, 6)}
@@ -288,6 +289,7 @@ def test_straight_through_in_the_quantized_parameters(scheme):
             assert leaf.dtype == jax.dtypes.float0
 
 
+@pytest.mark.gate
 def test_straight_through_after_a_look_up():
     """The table is frozen, also for the look-up; what is added to its rows has a derivative."""
     draw = Draw(0, exact=True)
@@ -303,7 +305,7 @@ def test_straight_through_after_a_look_up():
     np.testing.assert_array_equal(gradient["float"]["bias"], expected, strict=True)
 
 
-@pytest.mark.parametrize("scheme", ["dynamic row", "weights alone", "weights alone, mxfp4"])
+@one_in(3, "scheme", ["dynamic row", "weights alone", "weights alone, mxfp4"])
 def test_residuals_are_packed(scheme):
     """The backward pass dequantizes: no float weights are kept for it."""
     draw = Draw(0)

@@ -68,7 +68,7 @@ def quantize(apply, params, *inputs, scheme=Scheme(), **options):  # noqa: B008
     return jax.jit(quantized_apply), stored
 
 
-@one_in(11, ("name", "granularity"), itertools.product(FORMS, ["PER_CHANNEL", "PER_TENSOR"]), gate=3)
+@one_in(11, ("name", "granularity"), itertools.product(FORMS, ["PER_CHANNEL", "PER_TENSOR"]), gate=6)
 def test_rounded_table(name, granularity, count):
     """Also for indices beyond the table."""
     apply, indices = FORMS[name]
@@ -82,7 +82,7 @@ def test_rounded_table(name, granularity, count):
         count("look-ups", 1)
 
 
-@pytest.mark.parametrize("shape", [(1, 300), (300, 1)])
+@one_in(2, "shape", [(1, 300), (300, 1)])
 def test_a_single_row_or_column(shape):
     table = Draw(1).weights(*shape)
     for apply, index in itertools.product((lambda p, i: p[i], lambda p, i: p[:, i]), (np.int32(0), np.int32([0, 0]))):
@@ -103,7 +103,7 @@ STACKS = {  # look-ups in one of several tables
 }
 
 
-@pytest.mark.parametrize("name", [name for name in STACKS if name != "of all"])
+@one_in(3, "name", [name for name in STACKS if name != "of all"])
 def test_a_stack_of_tables(name):
     """Also for numbers of a table beyond the stack."""
     tables, i = draw_table(3, ROWS, WIDTH), np.int32([0, 23, -2, 30])
@@ -126,7 +126,7 @@ def decode(params, token, look_up):
     return lax.while_loop(lambda state: state[0] < 8, step, (0, token, jnp.zeros(8, jnp.int32)))[2]
 
 
-@pytest.mark.parametrize("name", ["indexing", "take", "dynamic index"])
+@one_in(3, "name", ["indexing", "take", "dynamic index"])
 def test_one_token_at_a_time(name):
     """By hand, with public operators; the table is stored once."""
     table = Draw(2).weights(ROWS, WIDTH)
@@ -152,6 +152,7 @@ def scanned(params, tokens):
     return lax.scan(lambda total, token: (total, jax.checkpoint(lambda t: params[t])(token)), 0, tokens)[1]
 
 
+@pytest.mark.gate
 def test_inside_control_flow():
     """Jitted, exported and mapped."""
     table = draw_table(ROWS, WIDTH)
@@ -166,6 +167,7 @@ def test_inside_control_flow():
         np.testing.assert_array_equal(mapped, np.stack([expected, expected]), strict=True)
 
 
+@pytest.mark.gate
 def test_differentiated():
     """Training moves the rows that are looked up; the quantized function has a derivative in what is around it."""
     table, token, scheme = Draw(3).weights(ROWS, WIDTH), np.int32(5), Scheme(activations="FLOAT")
@@ -224,7 +226,7 @@ STAY_FLOAT = {  # function, parameters, the reasons
 }
 
 
-@pytest.mark.parametrize("name", STAY_FLOAT)
+@one_in(3, "name", STAY_FLOAT)
 def test_what_stays_float(name):
     """It is listed with the reason, by the name of the table, and computed as before."""
     apply, table, reasons = STAY_FLOAT[name]

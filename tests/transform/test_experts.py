@@ -89,7 +89,7 @@ def calibration_of(scheme, x):
     return {"w": Range(*(np.float32(0.75 * extreme) for extreme in (x.min(), x.max())))}
 
 
-@one_in(9, ("form", "scheme"), itertools.product(FORMS, INTEGERS), gate=4)
+@one_in(19, ("form", "scheme"), itertools.product(FORMS, INTEGERS), gate=6)
 def test_selected_by_an_index(form, scheme, count):
     """One product by hand for each matrix that is selected, also in NumPy; jitted, exported and mapped."""
     params, x, index = draw_form(form)
@@ -110,7 +110,7 @@ def test_selected_by_an_index(form, scheme, count):
     count("selected products", 6 * max(index.size, 1))
 
 
-@one_in(3, ("form", "scheme"), itertools.product(FORMS, FLOATS), others="full")
+@one_in(7, ("form", "scheme"), itertools.product(FORMS, FLOATS), gate=5)
 def test_selected_and_multiplied_by_floats(form, scheme):
     """By rows of the identity, whose sums have one term: the numbers of the selected matrices."""
     params, x, index = draw_form(form)
@@ -126,7 +126,7 @@ def test_selected_and_multiplied_by_floats(form, scheme):
 SIZES = (1, 2, 0, 2, 1), (0, 0, 6, 0, 0), (0, 1, 2, 0, 0), (0, 0, 0, 0, 0), (40, 0, 3, 60, 17)
 
 
-@one_in(7, ("sizes", "scheme"), itertools.product(SIZES, [*INTEGERS, *FLOATS]), gate=4)
+@one_in(13, ("sizes", "scheme"), itertools.product(SIZES, [*INTEGERS, *FLOATS]), gate=5)
 def test_groups_of_rows(sizes, scheme, count):
     """`jax.lax.ragged_dot`: a product by hand for each group. Rows behind the last group are 0."""
     draw = Draw(1)
@@ -146,7 +146,8 @@ def test_groups_of_rows(sizes, scheme, count):
     count("groups", 2 * len(sizes))
 
 
-@pytest.mark.parametrize("scheme", ONE_SCALE)
+@pytest.mark.gate
+@one_in(3, "scheme", ONE_SCALE)
 def test_one_scale_for_the_stack(scheme):
     """The products with all matrices, of which some are taken, are those with some matrices, and those by groups."""
     params, x, index = draw_form("one by token")
@@ -180,7 +181,7 @@ def test_indices_beyond_the_stack():
         assert jnp.nanmax(jnp.abs(result - expected)) < 0.05 * jnp.nanmax(jnp.abs(expected))
 
 
-@pytest.mark.parametrize(("layers", "experts"), [(3, EXPERTS), (1, EXPERTS), (None, 1)])
+@one_in(3, ("layers", "experts"), [(3, EXPERTS), (1, EXPERTS), (None, 1)])
 def test_a_stack_of_stacks(layers, experts):
     """Each layer has an expert of its own, mapped over the layers; and a stack of one expert."""
     draw, sizes = Draw(6), () if layers is None else (layers,)
@@ -254,10 +255,12 @@ def mixture_operands():
     return params, jnp.asarray(draw.input(12, 64))
 
 
+@pytest.mark.gate
 @one_in(
-    4,
+    2,
     ("name", "share"),
     [("int8", 0.28), ("int4_by_rows", 0.145), ("weight_only_int4", 0.145), ("weight_only_mxfp4", 0.135)],
+    others="full",
 )
 def test_a_mixture_of_experts(mixture_operands, name, share):
     """Each way of writing it has the same sites; by an index and by groups, with the same parameters and, by rows, bits."""
@@ -336,7 +339,7 @@ def test_a_sum_over_the_index_stays_float():
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("select", [with_index, with_groups], ids=lambda select: select.__name__)
+@one_in(2, "select", [with_index, with_groups], others="full", ids=lambda select: select.__name__)
 def test_training(mixture_operands, select):
     """Quantization-aware training, the straight-through derivative, and adapters of each expert."""
     params, x = mixture_operands

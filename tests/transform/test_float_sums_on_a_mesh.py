@@ -107,7 +107,8 @@ def float_sums(program):
 CASES = [*itertools.product(SPLITS, ["DYNAMIC_ROW", "STATIC", "DYNAMIC"])]  # the products of FLOAT are float sums
 
 
-@one_in(9, ("split", "activations"), CASES, first=1)
+@pytest.mark.gate
+@one_in(2, ("split", "activations"), CASES, others="full")
 def test_the_bits_of_one_device(operands, split, activations):
     """If the input and the output of every product are replicated, each device computes all float code in between."""
     _, x = operands
@@ -128,6 +129,7 @@ def test_without_constraints_float_sums_are_split(operands, activations):
     assert float_sums(compiled(quantized_apply, placed(quantized_params, "columns"), replicated(operands[1])))
 
 
+@pytest.mark.gate
 @one_in(5, "activations", ["STATIC", "DYNAMIC_ROW", "DYNAMIC"])
 def test_each_integer_site(operands, activations):
     """Its bits are those of one device for equal inputs, split by columns or by rows, without constraints."""

@@ -61,7 +61,7 @@ CASES = [(name, scheme) for scheme, name in itertools.product(schemes(), NAMES)]
 
 
 @pytest.mark.gate
-@one_in(11, ("name", "scheme"), CASES, others="full", ids=lambda value: value if isinstance(value, str) else title(value))
+@one_in(23, ("name", "scheme"), CASES, others="full", ids=lambda value: value if isinstance(value, str) else title(value))
 def test_equal_bits(name, scheme, count):
     """The composition of public operators; products of integers also jitted, exported and mapped, and in NumPy.
 
@@ -89,7 +89,7 @@ def test_equal_bits(name, scheme, count):
     count(f"results of {scheme.weight_type}", 4)
 
 
-@one_in(5, "scheme", [scheme for scheme in schemes() if scheme.activations == "FLOAT"], ids=title, gate=2)
+@one_in(13, "scheme", [scheme for scheme in schemes() if scheme.activations == "FLOAT"], ids=title, gate=3)
 def test_the_numbers_that_are_stored(scheme, count):
     """The product with the identity, whose sums have one term, is the weights that NumPy rounds."""
     weights = Draw(1).weights(45, 24)
@@ -106,7 +106,7 @@ def test_the_numbers_that_are_stored(scheme, count):
     count("stored numbers", weights.size)
 
 
-@one_in(7, "scheme", schemes(), ids=title, gate=3)
+@one_in(23, "scheme", schemes(), ids=title, gate=5)
 def test_looked_up_rows(scheme):
     """With the parameters in 16 bits, and beyond the table."""
     table, indices = Draw(2).weights(24, 45).astype(np.float16), np.int32([[0, 23, 5], [-1, -30, 40]])
@@ -130,7 +130,7 @@ BITS = {  # of each weight, with its share of the scales, where blocks have 32 e
 }
 
 
-@pytest.mark.parametrize("name", TYPES)
+@one_in(3, "name", TYPES)
 def test_bytes(name):
     """Every element takes its own bits, in arrays of types that NumPy can write."""
     own_scales = name in weight_formats.WITH_OWN_SCALES
@@ -167,7 +167,9 @@ def transformer_operands():
     return {"table": draw.weights(256, 128), "layers": layers}, draw.indices(2, 9, below=256)
 
 
-@pytest.mark.parametrize(
+@pytest.mark.gate
+@one_in(
+    7,
     ("name", "most"),
     [
         ("weight_only_int4", 0.145),
@@ -178,6 +180,7 @@ def transformer_operands():
         ("weight_only_float8", 0.26),
         ("dynamic_int8", 0.29),
     ],
+    gate=2,
 )
 def test_bytes_of_a_transformer(transformer_operands, name, most):
     """All parameters over float32; nothing is stored twice, and nothing stays float."""

@@ -4,6 +4,7 @@ import itertools
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 from support import optimal_brain
 from support.draw import Draw
@@ -108,7 +109,8 @@ def test_optimal_brain(format, size, options, count):
     print(f"{format}, {size}, {options}: {assert_optimal_brain(scheme, w, products, stored, count)}")
 
 
-@one_in(3, "smoothing", ["AWQ", "SMOOTHQUANT", None])
+@pytest.mark.gate
+@one_in(2, "smoothing", ["AWQ", "SMOOTHQUANT", None], others="full")
 def test_prepared_weights(smoothing, count):
     """What is rounded are the weights, divided by the factors and rotated, for the X^T X of such inputs."""
     w, x = problem(96, 24, 150, False)
@@ -124,6 +126,7 @@ def test_prepared_weights(smoothing, count):
     print(f"{smoothing}: {assert_optimal_brain(scheme, changed, optimal_brain.rotated_products(products), stored, count)}")
 
 
+@pytest.mark.gate
 def test_dead_inputs_without_damping(count):
     """They have no part in any sum: X^T X is singular, and their rows are rounded to nearest."""
     w, x = problem(*SIZES["128 x 20, dead inputs"])
@@ -137,7 +140,8 @@ def test_dead_inputs_without_damping(count):
     np.testing.assert_array_equal(stored.numbers[::7], nearest[::7])
 
 
-@one_in(3, "format", ["int4 in blocks of 32", "uint8 in columns", "int8 by tensor"], first=2)
+@pytest.mark.gate
+@one_in(2, "format", ["int4 in blocks of 32", "uint8 in columns", "int8 by tensor"], others="full")
 def test_several_matrices(format):
     """Each matrix of a batch or of layers has the integers that it has by itself; experts have X^T X of all rows."""
     scheme, draw = transform.Scheme(**FORMATS[format], weight_rounding="GPTQ"), Draw(0, exact=True)

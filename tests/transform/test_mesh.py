@@ -43,7 +43,7 @@ def collectives(text: str) -> list[str]:
     return [f"{dtype} {kind}" for dtype, kind in re.findall(rf"= \(?(\w+)\[[^=]*? ({kinds})(?:-start)?\(", text)]
 
 
-@one_in(5, ("split", "activations"), itertools.product(SPLITS, ["STATIC", "DYNAMIC", "DYNAMIC_ROW"]), first=2)
+@one_in(5, ("split", "activations"), itertools.product(SPLITS, ["STATIC", "DYNAMIC", "DYNAMIC_ROW"]), first=2, gate=2)
 def test_splits(operands, split, activations):
     params, x = operands
     recipe = transform.Recipe([("*", transform.Scheme(activations=activations))])
@@ -71,10 +71,12 @@ def test_splits(operands, split, activations):
 AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
 
 
+@pytest.mark.gate
 @one_in(
-    2,
+    5,
     ("split", "axis_type"),
     [("columns", AUTO), ("columns", EXPLICIT), ("rows", AUTO), ("batch", EXPLICIT), ("batch", AUTO)],
+    first=2,
 )
 def test_smoothed_and_rotated_inputs(split, axis_type):
     """The bits of one device, however the weights, the factors and the input are split.
@@ -138,7 +140,8 @@ def test_rows_that_have_no_equal_parts():
             transform.quantize(lambda w, x: x @ w, np.ones((36, 24), np.float32), recipe, np.ones((2, 36), np.float32))
 
 
-@one_in(5, ("recipe", "split"), itertools.product(RECIPES, [P(None, "x"), P("x")]))
+@pytest.mark.gate
+@one_in(10, ("recipe", "split"), itertools.product(RECIPES, [P(None, "x"), P("x")]), gate=3)
 def test_weights_over_explicit_axes(recipe, split):
     """They are packed with the bits of one device, however they are split."""
     mesh = jax.make_mesh((2,), ("x",), (AxisType.Explicit,))

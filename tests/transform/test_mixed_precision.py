@@ -63,7 +63,8 @@ def trials(function, params, batches, schemes):
 EXACT = [seed for seed in range(200) if draw_network(seed).is_exact]
 
 
-@one_in(8, "seed", EXACT[:24], gate=4)
+@pytest.mark.gate
+@one_in(12, "seed", EXACT[:24], gate=6)
 def test_assignments_of_random_networks(seed, count):
     """Each gives the bits, and stores the bytes, of the function that its recipe quantizes: sites alone, and random ones."""
     network, random = draw_network(seed), np.random.default_rng(seed)
@@ -101,7 +102,8 @@ def test_one_program_for_each_batch_shape():
     assert traces == [BATCHES[1].shape]  # the first one has been read before
 
 
-@one_in(2, "candidate", range(2))
+@pytest.mark.gate
+@pytest.mark.parametrize("candidate", range(2))
 def test_noise_of_one_site(candidate):
     """At the output, over all batches."""
     candidates = INT4, INT8
@@ -112,7 +114,7 @@ def test_noise_of_one_site(candidate):
 
 
 @one_in(
-    3,
+    4,
     ("limit", "candidates"),
     [
         ("max_bytes", (STATIC_INT4, STATIC, FLOAT_INPUT)),
@@ -120,6 +122,7 @@ def test_noise_of_one_site(candidate):
         ("max_bytes", (INT4, INT8, None)),
         ("min_decibels", (INT4, INT8, None)),
     ],
+    first=3,
 )
 def test_result(limit, candidates):
     """Its noise and bytes are those of the function that the recipe quantizes."""
@@ -261,6 +264,7 @@ def test_tied_weights_and_layers():
     assert [site.quantized_bytes for site in together.sites] == [packed, layers, 0]
 
 
+@pytest.mark.gate
 def test_weights_that_something_else_reads():
     """They stay float beside what the site stores, so that float is the smallest choice."""
 
@@ -297,6 +301,7 @@ def convolutional(params, x):
     return jax.nn.relu(x).mean((1, 2)) @ params["head"]
 
 
+@pytest.mark.gate
 def test_convolution():
     """It takes INT8 and not INT4, and stays float without INT8."""
     params = {"filter": jax.random.normal(KEYS[0], (3, 3, 4, 32)), "head": jax.random.normal(KEYS[1], (32, 16))}
@@ -458,7 +463,7 @@ def test_different_sites():
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("mode", ["disable_jit", "debug_nans", "check_tracer_leaks"])
+@one_in(3, "mode", ["disable_jit", "debug_nans", "check_tracer_leaks"], others="full")
 def test_debugging_modes(mode):
     """The same result."""
     modes = {

@@ -87,7 +87,7 @@ def quantized_product(letters, dtype, scheme, **options):
     return quantized_apply, stored, params, x, by_hand
 
 
-@one_in(25, ("letters", "scheme", "dtype"), itertools.product(LAYOUTS, INTEGERS, TYPES), gate=12)
+@one_in(63, ("letters", "scheme", "dtype"), itertools.product(LAYOUTS, INTEGERS, TYPES), gate=16)
 def test_products_of_integers(letters, scheme, dtype, count):
     """Both compositions: eagerly, jitted, rematerialized, mapped, and exported for any number of rows."""
     quantized_apply, stored, _, x, by_hand = quantized_product(letters, dtype, INTEGERS[scheme])
@@ -123,7 +123,7 @@ def test_awq_of_batches(letters):
     assert_equal_leaves(quantized_apply(stored, x), by_hand(Operators, x))
 
 
-@pytest.mark.parametrize("scheme", ["int4, rotated", "int4, smoothed", "mxfp4, rotated"])
+@one_in(3, "scheme", ["int4, rotated", "int4, smoothed", "mxfp4, rotated"], first=1)
 def test_sums_of_one_term(scheme):
     """Rows that are one-hot when they are multiplied: a factor times a stored weight, compiled as well as eagerly."""
     size, scheme = 16, FLOATS[scheme]
@@ -169,7 +169,8 @@ def test_an_input_without_rows():
     assert quantized_apply(stored, x[:0]).shape == by_hand(NumPy, x)[:0].shape
 
 
-@pytest.mark.parametrize("scheme", ["row, rotated", "row, both", pytest.param("tensor, both", marks=pytest.mark.gate)])
+@pytest.mark.gate
+@one_in(3, "scheme", ["row, rotated", "row, both", "tensor, both"], first=1)
 def test_experts(scheme, count):
     """Selected by an index, and by groups of rows: all have the factors of the whole stack."""
     draw, scheme = Draw(1), INTEGERS[scheme]
@@ -206,7 +207,8 @@ PREPARATIONS = {
 }
 
 
-@one_in(2, "preparation", PREPARATIONS)
+@pytest.mark.gate
+@one_in(4, "preparation", PREPARATIONS)
 def test_training_rounds_to_the_stored_numbers(preparation, count):
     """Of each layer, with a type of its own for the input: rows that are one-hot when they are multiplied."""
     scheme, draw, size = Scheme(activations="FLOAT", **PREPARATIONS[preparation]), Draw(3), 16
@@ -229,7 +231,8 @@ def test_training_rounds_to_the_stored_numbers(preparation, count):
     count("weights rounded for training", weights.size)
 
 
-@pytest.mark.parametrize("scheme", ["row, both", "int4, both"])
+@pytest.mark.gate
+@one_in(2, "scheme", ["row, both", "int4, both"])
 def test_adapters(scheme, count):
     """A merge of zeros changes no weight, and any other is the sum, smoothed and rotated, within half a step."""
     scheme, draw = {**INTEGERS, **FLOATS}[scheme], Draw(4)
@@ -265,7 +268,7 @@ def test_adapters(scheme, count):
 # Measuring
 
 
-@pytest.mark.parametrize("scheme", ["static, rotated", "row, both"])
+@one_in(2, "scheme", ["static, rotated", "row, both"])
 def test_report(scheme):
     """The range, the clipped share and the noise are those of what is quantized: the input as it is prepared."""
     letters, scheme = "bhk,hkn->bn", INTEGERS[scheme]
@@ -290,8 +293,9 @@ def test_report(scheme):
 ROWS_AND_CHANNELS = (256, 576), (1, 576), (256, 1536)
 
 
+@pytest.mark.gate
 @one_in(3, "shape", ROWS_AND_CHANNELS)
-@pytest.mark.parametrize("scheme", ["row", "int4"])
+@one_in(2, "scheme", ["row", "int4"])
 def test_cost(scheme, shape):
     """What comes before is computed once. Smoothing needs no memory of its own, and a rotation that of two more inputs."""
     options = {"activations": "DYNAMIC_ROW"} if scheme == "row" else {"weight_type": "INT4", "activations": "FLOAT"}

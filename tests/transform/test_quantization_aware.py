@@ -28,7 +28,7 @@ def functions_and_schemes() -> list[tuple[str, str]]:
 
 
 @pytest.mark.gate
-@one_in(5, ("name", "scheme"), functions_and_schemes(), others="full")
+@one_in(11, ("name", "scheme"), functions_and_schemes(), others="full")
 def test_rounded_operands(name, scheme):
     """The values and the derivatives, in parameters and input, are those of the function of rounded operands."""
     network, quantization, exact = NETWORKS[name], recipe(SCHEMES[scheme]), scheme.startswith("weights")

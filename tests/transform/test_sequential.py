@@ -68,7 +68,7 @@ def assert_same(actual, expected):
     np.testing.assert_allclose(actual.mean, expected.mean, 2.0**-22)
 
 
-@one_in(10, ("name", "is_scan"), [(name, is_scan) for is_scan in (False, True) for name in SCHEMES], first=6, gate=2)
+@one_in(10, ("name", "is_scan"), [(name, is_scan) for is_scan in (False, True) for name in SCHEMES], first=6, gate=4)
 def test_layer_by_layer(name, is_scan, count):
     """The same statistics, and the same integers and scales; without `sequential`, others."""
     scheme = transform.Scheme(**SCHEMES[name])
@@ -104,6 +104,7 @@ def test_layer_by_layer(name, is_scan, count):
         assert np.array_equal(each.mean, sequential.mean) == (number == 0)
 
 
+@pytest.mark.gate
 def test_products_of_activations():
     """They are quantized as well, where the recipe says so."""
 
@@ -141,6 +142,7 @@ def test_an_input_that_batches_have_in_common():
         np.testing.assert_array_equal(observed.mean, np.full(K, 2))
 
 
+@pytest.mark.gate
 def test_a_shared_input_and_a_loop():
     """Sites of one input share its statistics; a matrix that a loop reads has those of all passes."""
     scheme = transform.Scheme(activations="FLOAT", weight_rounding="GPTQ")
@@ -167,6 +169,7 @@ def test_a_shared_input_and_a_loop():
     np.testing.assert_array_equal(observed["c"].products, rows.T @ rows)
 
 
+@pytest.mark.gate
 def test_batches_over_a_mesh():
     """The statistics of 8 devices are those of one."""
     scheme = recipe(transform.Scheme(**SCHEMES["gptq"]))
@@ -180,6 +183,7 @@ def test_batches_over_a_mesh():
         assert_same(actual[name], expected[name])
 
 
+@pytest.mark.gate
 def test_a_loop_with_a_counter():
     """A loop whose passes are counted is that of all batches."""
     scheme = recipe(transform.Scheme(activations="FLOAT", weight_rounding="GPTQ"))

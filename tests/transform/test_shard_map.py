@@ -68,7 +68,7 @@ def by_rows(params, x):
     return jax.shard_map(body, mesh=mesh(), in_specs=specs, out_specs=P("model"))(params["w"], x)
 
 
-@pytest.mark.parametrize("scheme", ALL)
+@one_in(3, "scheme", ALL)
 def test_split_columns(scheme, count):
     """The bits of the function without `shard_map`."""
     params, x = draw(scheme)
@@ -85,7 +85,7 @@ def test_split_columns(scheme, count):
         count("results of split columns", expected.size)
 
 
-@pytest.mark.parametrize("scheme", ALL)
+@one_in(3, "scheme", ALL)
 def test_split_rows(scheme, count):
     """Each part is the product by hand of the parts of the input and of the quantized weights."""
     params, x = draw(scheme)
@@ -136,7 +136,8 @@ def layers():
     return jax.tree.map(jnp.asarray, params), jnp.asarray(drawn.input(8, 64))
 
 
-@one_in(3, "scheme", ["row", "int4 by row", "mxfp4"])
+@pytest.mark.gate
+@one_in(3, "scheme", ["row", "int4 by row", "mxfp4"], others="full")
 def test_a_tensor_parallel_network(layers, scheme):
     """Loops inside and outside have the same parameters and results; training and adapters see through."""
     params, x = layers
@@ -170,6 +171,7 @@ def test_the_parts_of_weights_are_not_gathered(layers):
     assert kinds == re.findall(r" (all-reduce)(?:-start)?\(", float_text)
 
 
+@pytest.mark.gate
 def test_experts_and_products_of_activations():
     """Inside, an index selects from a stack, and two activations are multiplied."""
     drawn = Draw(3)
@@ -243,6 +245,7 @@ def test_inputs_are_not_changed(fields):
     assert row.reason == "it is inside shard_map, where inputs are neither observed nor changed"
 
 
+@pytest.mark.gate
 def test_dimensions_that_are_joined():
     """Heads and their widths are one dimension of a matrix, of which only the first may be split."""
     params, x = {"w": Draw(0).weights(4, 16, WIDTH)}, Draw(1).input(ROWS, 4, 16)

@@ -23,7 +23,7 @@ def compiled_lines(depth: int, dtype, recipe: transform.Recipe) -> int:
 
 
 @pytest.mark.gate
-@one_in(3, "dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@one_in(3, "dtype", [jnp.float32, jnp.bfloat16, jnp.float16], others="full")
 @pytest.mark.parametrize("recipe", [transform.static_int8, transform.dynamic_int8], ids=["static", "dynamic"])
 def test_residual_network(recipe, dtype):
     """The program grows linearly with the number of layers: no layer computes the layers before it again."""

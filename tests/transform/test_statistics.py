@@ -261,7 +261,8 @@ def test_a_branch_that_is_never_taken():
 MESHES = {"automatic": AxisType.Auto, "explicit": AxisType.Explicit}
 
 
-@one_in(6, ("kind", "name"), [(kind, name) for name in ("shared input", "scan", "batch") for kind in MESHES], gate=2)
+@pytest.mark.gate
+@one_in(3, ("kind", "name"), [(kind, name) for name in ("shared input", "scan", "batch") for kind in MESHES], others="full")
 def test_batches_over_a_mesh(kind, name):
     """The statistics of 8 devices, each with a part of the rows, are those of one, and so are the stored weights."""
     case, scheme = CASES[name], recipe(transform.Scheme(activations="FLOAT", weight_rounding="GPTQ", smoothing="AWQ"))
@@ -283,6 +284,7 @@ def test_batches_over_a_mesh(kind, name):
     jax.tree.map(np.testing.assert_array_equal, actual, expected)
 
 
+@pytest.mark.gate
 def test_float_sums_over_a_mesh():
     """They differ by the order of the sums, and the rounded weights do not."""
     rng = np.random.default_rng(2)

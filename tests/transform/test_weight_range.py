@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 from support import optimal_brain
 from support.networks import recipe
@@ -98,6 +99,7 @@ def test_weights_count_as_their_inputs(options, count):
     count("blocks whose range was searched with the importance of rows", best.size)
 
 
+@pytest.mark.gate
 def test_batches_and_layers():
     """Each matrix has the numbers of a search by itself."""
     w = np.stack([weights(), 2 * weights()[::-1]])

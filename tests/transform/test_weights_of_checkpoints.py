@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from support.sampling import one_in
 
 import jquant
 from jquant import transform
@@ -50,7 +51,7 @@ def with_sites(target, **sites):
 
 
 @pytest.mark.parametrize("recipe", ["weight_only_int4", "int4_by_rows"])
-@pytest.mark.parametrize("name", WEIGHTS)
+@one_in(3, "name", WEIGHTS)
 def test_a_product(name, recipe):
     """The composition of the operators that the checkpoint's weights are for, jitted and eagerly."""
     types = {"w": jax.ShapeDtypeStruct((K, N), jnp.float32)}
@@ -70,7 +71,7 @@ def test_a_product(name, recipe):
     np.testing.assert_array_equal(quantized_apply(params, X), expected, strict=True)
 
 
-@pytest.mark.parametrize("name", WEIGHTS)
+@one_in(3, "name", WEIGHTS)
 def test_layers_and_a_table(name):
     """Stacked over a loop; and rows that are looked up are those that the checkpoint dequantizes."""
 
