@@ -32,7 +32,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--gate", action="store_true", help="also run the tests that are marked gate")
     parser.addoption("--full", action="store_true", help="run all tests, and the sweeps over all of their values")
     parser.addoption("--no-skips", action="store_true", help="fail tests that would be skipped")
-    parser.addoption("--one-in", type=int, default=1, metavar="N", help="run one in N of these tests, the first of every file")
+    parser.addoption(
+        "--one-in", type=int, default=1, metavar="N", help="run one in N of these tests, the first of every file"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
