@@ -67,6 +67,7 @@ def job_problems(job: dict) -> Iterator[str]:
             words = shlex.split(line)
             if words[:4] == ["python", "-m", "pip", "install"]:
                 extras = re.findall(r"[\w-]+", "".join(re.findall(r"\.\[(.*?)\]", line)))
+                installed |= {PROJECT["name"]} if extras else set()
                 yield from (f"extra {extra} does not exist" for extra in extras if extra not in EXTRAS)
                 installed |= {*words[4:], *(package for extra in extras for package in packages(extra))}
             else:

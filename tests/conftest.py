@@ -32,17 +32,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--gate", action="store_true", help="also run the tests that are marked gate")
     parser.addoption("--full", action="store_true", help="run all tests, and the sweeps over all of their values")
     parser.addoption("--no-skips", action="store_true", help="fail tests that would be skipped")
+    parser.addoption(
+        "--one-in", type=int, default=1, metavar="N", help="run one in N of these tests, the first of every file"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects tests marked ``gate`` without ``--gate`` or ``--full``, and tests marked ``full`` without ``--full``."""
-    if config.getoption("--full"):
-        return
-    mark_all_but_a_spread(items)
-    marks = ["full"] if config.getoption("--gate") else ["full", "gate"]
-    deselected = {item for item in items if any(map(item.get_closest_marker, marks))}
-    config.hook.pytest_deselected(items=list(deselected))
-    items[:] = [item for item in items if item not in deselected]
+    """Deselects tests marked ``gate`` without ``--gate`` or ``--full``, and tests marked ``full`` without ``--full``.
+
+    With ``--one-in N``, it deselects N - 1 of N of the others in each file.
+    """
+    full = config.getoption("--full")
+    if not full:
+        mark_all_but_a_spread(items)
+    marks = [] if full else ["full"] if config.getoption("--gate") else ["full", "gate"]
+    files = collections.defaultdict(list)
+    for item in items:
+        if not any(map(item.get_closest_marker, marks)):
+            files[item.path].append(item)
+    selected = {item for tests in files.values() for item in tests[:: config.getoption("--one-in")]}
+    config.hook.pytest_deselected(items=[item for item in items if item not in selected])
+    items[:] = [item for item in items if item in selected]
 
 
 def mark_all_but_a_spread(items: list[pytest.Item]) -> None:

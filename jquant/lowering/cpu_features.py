@@ -3,8 +3,12 @@
 import functools
 import platform
 
-HAS_INT8_CONVOLUTION = platform.machine().lower() in ("x86_64", "amd64")
-"""Whether XLA has fast code for int8 convolutions on this processor. Only x86-64 has been tried."""
+HAS_INT8_CONVOLUTION = platform.machine().lower() in ("x86_64", "amd64", "aarch64")
+"""Whether XLA has code of its own for int8 convolutions on this processor, which replaces its generic loop.
+
+Measured on x86-64. For 64-bit Arm on Linux, it is in the programs that XLA compiles in an emulator, where it takes about as
+many instructions as a product with patches, and less memory. On Apple's processors, `arm64`, nobody has looked.
+"""
 
 _CPUINFO = "/proc/cpuinfo"
 _FIRST_PROCESSOR = 2**14  # characters, enough for the entry of the first processor
