@@ -125,7 +125,24 @@ def test_result_is_rounded_before_a_caller_widens_it(name, program):
 def widenings(kernels: list[ptx.Kernel]) -> Iterator[str]:
     """The opcodes of the instructions that compute what the caller multiplies."""
     for kernel, product in callers_instructions(kernels, "mul.rn", FACTOR):
-        yield from (kernel.definition(x).opcode for x in product.operands if x.startswith("%"))
+        definitions = [kernel.definition(x) for x in product.operands if x.startswith("%")]
+        yield from ("cvt.f32.bf16" if is_rounded(kernel, x) else x.opcode for x in definitions)
+
+
+def is_rounded(kernel: ptx.Kernel, select: ptx.Instruction) -> bool:
+    """Whether this is a float32 rounded to bfloat16, without being converted: its last 16 bits are 0, if it is no NaN.
+
+    32767 and the last bit that remains are added to the bits first, which rounds half to even.
+    """
+    if select.opcode != "selp.f32":
+        return False
+    x, rounded, _ = select.operands
+    mask = kernel.definition(rounded)
+    if mask.opcode != "and.b32" or mask.operands[1] != "-65536":
+        return False
+    addition = kernel.definition(mask.operands[0])
+    odd = kernel.definition(addition.operands[0])
+    return [addition.opcode, addition.operands[1], odd.opcode] == ["add.s32", "32767", "add.s32"] and odd.operands[0] == x
 
 
 def callers_instructions(kernels: list[ptx.Kernel], operation: str, constant: float):
