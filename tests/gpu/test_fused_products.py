@@ -15,13 +15,12 @@ from support.sampling import one_in
 
 import jquant
 from benchmarks import chips, traffic
-from benchmarks.gpu_products import TILES
+from benchmarks.gpu_products import PACKED, SCALE, SCALES, SIGNED, SIZE, TILES, ZERO_POINT, A, array
 
 from . import ptx
 
 pytest.importorskip("jax_plugins.xla_cuda13", reason="XLA compiles for NVIDIA GPUs only where jax-cuda13-pjrt is installed")
 
-SIZE = 4096
 FUSES = jax.__version_info__ >= (0, 12)
 AMPERE = r"mma\.sync\.aligned\.m16n8k32\.row\.col\.satfinite\.s32\.s8\.s8\.s32"
 MULTIPLICATIONS = {  # of int8 by the tensor cores
@@ -32,16 +31,6 @@ MULTIPLICATIONS = {  # of int8 by the tensor cores
     "b200": r"tcgen05\.mma\.cta_group::1\.kind::i8",
     "rtx5090": AMPERE,
 }
-
-
-def array(dtype, *shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype)
-
-
-A, ZERO_POINT = array(jnp.uint8, SIZE, SIZE), array(jnp.uint8)
-SCALE, SCALES = array(jnp.float32), array(jnp.float32, SIZE)
-PACKED = jax.eval_shape(jquant.pack_matrix, array(jnp.int8, SIZE, SIZE))
-UNPACKED = array(jnp.int8, SIZE, SIZE)
 FLOATS = A, SCALE, ZERO_POINT, PACKED, SCALES
 
 
@@ -116,7 +105,7 @@ def test_on_a_mesh(kind, split):
     """Each GPU has the same kernel as one GPU by itself, and waits for no other."""
     mesh = jax.sharding.Mesh(np.array(chips.gpus("h200", "1x8x1")), ("x",), axis_types=(kind,))
     rows, columns = split
-    program = on(mesh, product_of_int8, (UNPACKED, P(rows, None)), (UNPACKED, P(None, columns)), (SCALES, P(columns)))
+    program = on(mesh, product_of_int8, (SIGNED, P(rows, None)), (SIGNED, P(None, columns)), (SCALES, P(columns)))
     assert collectives(program.as_text()) == []
     assert (len(written(program, gpus=8)) == 1) == FUSES
 
@@ -124,7 +113,7 @@ def test_on_a_mesh(kind, split):
 def test_inside_shard_map():
     mesh = jax.sharding.Mesh(np.array(chips.gpus("h200", "1x8x1")), ("x",))
     sharded = jax.shard_map(product_of_int8, mesh=mesh, in_specs=(P("x"), P(), P()), out_specs=P("x"))
-    program = on(mesh, sharded, (UNPACKED, P("x")), (UNPACKED, P()), (SCALES, P()))
+    program = on(mesh, sharded, (SIGNED, P("x")), (SIGNED, P()), (SCALES, P()))
     assert (len(written(program, gpus=8)) == 1) == FUSES
 
 
@@ -141,12 +130,10 @@ def test_derivative_by_the_scales():
     def value_and_derivative(a, b, b_scale, tangent):
         return jax.jvp(lambda b_scale: product_of_int8(a, b, b_scale), (b_scale,), (tangent,))
 
-    program, _ = ptx.compile_for(
-        "h200", value_and_derivative, UNPACKED, UNPACKED, SCALES, SCALES, **(TILES if FUSES else {})
-    )
+    program, _ = ptx.compile_for("h200", value_and_derivative, SIGNED, SIGNED, SCALES, SCALES, **(TILES if FUSES else {}))
     assert len(re.findall(r" dot\(", program.as_text())) == 1
 
 
 def test_exported_program_has_the_form_for_gpus():
-    exported = jax.export.export(jax.jit(product_of_int8), platforms=["cuda"])(UNPACKED, UNPACKED, SCALES)
+    exported = jax.export.export(jax.jit(product_of_int8), platforms=["cuda"])(SIGNED, SIGNED, SCALES)
     assert ("stablehlo.maximum" in exported.mlir_module()) == FUSES
