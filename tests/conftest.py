@@ -19,7 +19,8 @@ jax.config.update("jax_traceback_filtering", "off")  # which takes longer than m
 
 _COUNTED = "counted: "
 _MOST_MAPPINGS = 30_000  # Linux ends a process that has 65,530, and XLA:CPU makes nine for each program that it compiles
-_SPREAD = 5.236  # one in so many: no whole number, with which a sample could meet one value of an inner parameter alone
+# One in so many cases: no whole numbers, with which a sample could meet one value of an inner parameter alone.
+_SUITE_SPREAD, _GATE_SPREAD = 5.618, 1.618
 _SPREAD_IN = (  # folders and modules in which most cases compile programs of their own
     *("arithmetic", "calibration", "calls", "compiled", "conformance", "exporter", "importer", "kernels"),
     *("operators", "transform", "test_constants.py", "test_debugging.py", "test_inside_a_caller.py", "test_kv_cache.py"),
@@ -44,7 +45,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     full = config.getoption("--full")
     if not full:
-        mark_all_but_a_spread(items)
+        spread_cases(items)
     marks = [] if full else ["full"] if config.getoption("--gate") else ["full", "gate"]
     files = collections.defaultdict(list)
     for item in items:
@@ -55,19 +56,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item in selected]
 
 
-def mark_all_but_a_spread(items: list[pytest.Item]) -> None:
-    """Marks `gate` the cases of a function that are not in its spread.
+def spread_cases(items: list[pytest.Item]) -> None:
+    """Marks the cases of a function that are not in its spread for the suite: `gate` a second spread, `full` the others.
 
     Its first case is in the spread, so that everybody's suite has each function.
     """
-    spread, cases = {int(number * _SPREAD) for number in range(len(items))}, collections.Counter()
+    suite, gate = ({int(number * spread) for number in range(len(items))} for spread in (_SUITE_SPREAD, _GATE_SPREAD))
+    cases = collections.Counter()
     paths = {Path(__file__).parent / name for name in _SPREAD_IN}
     for item in items:
         if paths.isdisjoint([item.path, *item.path.parents]) or any(map(item.get_closest_marker, ("gate", "full"))):
             continue
         function = item.nodeid.partition("[")[0]
-        if cases[function] not in spread:
-            item.add_marker(pytest.mark.gate)
+        case = cases[function]
+        if case not in suite:
+            item.add_marker(pytest.mark.gate if case in gate else pytest.mark.full)
         cases[function] += 1
 
 
