@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import importlib
+import os
 import threading
 import warnings
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ import jax
 from jquant.lowering import cpu_features
 
 PACKAGE = "jquant_native"
+VARIABLE = "JQUANT_NATIVE_ISA"  # of the environment: an instruction set, or "none"
 PRODUCT = "jquant_product"
 BLOCK_PRODUCT = "jquant_block_product"
 WEIGHT_ONLY = "jquant_weight_only"
@@ -42,12 +44,14 @@ def load() -> Library:
 
 @functools.cache
 def _load_once() -> Library:
+    if os.environ.get(VARIABLE) == "none":
+        return Library(None, f"{VARIABLE} is none, which switches jquant-native off")
     try:
         package = importlib.import_module(PACKAGE)
     except ModuleNotFoundError as error:
         if error.name != PACKAGE:
             raise
-        return Library(None, "the package jquant-native is not installed")
+        return Library(None, "the package jquant-native is not installed (in a clone: pip install ./native)")
     try:
         functions = ctypes.CDLL(str(package.LIBRARY))
         functions.jquant_instruction_set.restype = ctypes.c_char_p

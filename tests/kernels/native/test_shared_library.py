@@ -97,7 +97,14 @@ def check_one_warning(obstacle):
 def test_not_installed(monkeypatch):
     """Nobody is warned of what is optional."""
     monkeypatch.setitem(sys.modules, shared_library.PACKAGE, None)
-    check_that_xla_takes_its_place("the package jquant-native is not installed$")
+    check_that_xla_takes_its_place(r"the package jquant-native is not installed \(in a clone: pip install ./native\)$")
+
+
+def test_switched_off(load, monkeypatch):
+    """Without a warning, and without a look at the library."""
+    load(b"portable", of_a_later_xla)
+    monkeypatch.setenv(shared_library.VARIABLE, "none")
+    check_that_xla_takes_its_place("JQUANT_NATIVE_ISA is none, which switches jquant-native off$")
 
 
 def test_a_package_that_lacks_another(monkeypatch, tmp_path):
