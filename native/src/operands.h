@@ -108,8 +108,8 @@ ffi::Error read_arrays_of_roles(std::string_view roles, ffi::RemainingArgs opera
   return ffi::Error::Success();
 }
 
-// `a / b`, and `a` to a multiple of `b`, rounded up.
-inline int64_t quotient_rounded_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+// `a / b`, and `a` to a multiple of `b`, rounded up. An attribute of a call may be so large that `a + b` would overflow.
+inline int64_t quotient_rounded_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 inline int64_t rounded_up(int64_t a, int64_t b) { return quotient_rounded_up(a, b) * b; }
 
 }  // namespace jquant

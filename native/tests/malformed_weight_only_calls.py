@@ -172,6 +172,16 @@ def wrong_block_size(rng, raw):
 
 
 @mutation
+def block_size_that_overflows(rng, raw):
+    """The depth, rounded up to whole blocks in 64 bits, would have no block."""
+    columns = int(rng.integers(2, 12))
+    raw.operands[1:] = [np.zeros((0, columns), np.uint16), np.zeros((0, columns), np.float32)]
+    raw.roles = []
+    raw.results[0] = (len(raw.operands[0]), columns), np.dtype(np.float32)
+    raw.attributes |= {"bits": 4, "block_size": np.int64(2**63 - 4 * int(rng.integers(1, 8)))}
+
+
+@mutation
 def wrong_bits(rng, raw):
     bits = [bits for bits in (0, -4, 1, 2, 3, 4, 5, 8, 16, 32, 64, 2**40, -(2**63)) if bits != raw.attributes["bits"]]
     raw.attributes["bits"] = np.int64(bits[rng.integers(len(bits))])
