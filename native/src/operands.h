@@ -64,9 +64,12 @@ class BatchedArrays {
   void add_to(Product& product, int64_t index) const;
 
   // Makes the matrices of a batch, each of one column or of one row, a single one with the rows or the columns of all. False
-  // if the elements of an array would not follow each other.
+  // if the elements of an array would not follow each other, or if one for all columns would differ between them.
   bool join_rows(const Sizes& sizes) { return join(sizes, sizes.rows, &BatchedArray::row_stride); }
-  bool join_columns(const Sizes& sizes) { return join(sizes, sizes.columns, &BatchedArray::column_stride); }
+  bool join_columns(const Sizes& sizes) {
+    const bool are_rows_alike = row_scale_.batch_stride == 0 && zero_point_.batch_stride == 0;
+    return are_rows_alike && join(sizes, sizes.columns, &BatchedArray::column_stride);
+  }
 
   BatchedArray a_zero_point, b_zero_point, block_sums;
   int64_t blocks = 0;
