@@ -1,4 +1,7 @@
-"""The compiled products of jquant on CPUs, as functions for XLA. jquant finds them; there is nothing to call here."""
+"""The compiled products and convolutions of jquant on CPUs, as functions for XLA.
+
+jquant finds them; there is nothing to call here.
+"""
 
 import pathlib
 import sys

@@ -121,6 +121,7 @@ ffi::Error multiply_blocks(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffe
   if (block_size < 1 || (is_words && block_size % kNibblesPerWord != 0) ||
       (blocks == 0 ? depth != 0 : depth % blocks != 0 || depth / blocks != block_size))
     return invalid(described("a", a) + " is not of " + std::to_string(blocks) + " blocks of " + std::to_string(block_size));
+  if (offset < -128 || offset > 128) return invalid("offset is " + std::to_string(offset));
   const Type output_type = type_of_floats(output->element_type());
   if (output_type == Type::kInt32) return invalid(described("the output", *output) + " is not of floats");
   Arrays arrays;

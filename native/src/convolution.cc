@@ -18,7 +18,8 @@ constexpr int64_t kPackedBytes = int64_t{1} << 19;  // of weights or windows at 
 constexpr int64_t kFewFilters = int64_t{1} << 18;   // in bytes
 constexpr size_t kMostDimensions = 3;
 constexpr int64_t kMost = int64_t{1} << 30;        // of an attribute
-constexpr double kMostMemory = 1099511627776.0;    // bytes; whatever needs more is no convolution
+constexpr double kMostMemory = 0x1p40;             // bytes of a channel; whatever needs more is no convolution
+constexpr double kMostInAll = 0x1p60;              // bytes of all channels, so that int64_t holds their sums
 constexpr int64_t kElementsPerMultiplication = 8;  // how much longer a multiplication takes in a depthwise convolution
 constexpr int64_t kMostPlane = int64_t{1} << 14;   // windows of a part with the channels second
 
@@ -64,7 +65,8 @@ ffi::Error read_image(const ffi::AnyBuffer& image, const ffi::AnyBuffer& output,
     const auto size = static_cast<double>(along->size), extent = size * static_cast<double>(along->dilation);
     memory *= size * (static_cast<double>(along->count) + extent);
   }
-  return memory > kMostMemory ? invalid("the windows are too large") : ffi::Error::Success();
+  const bool are_too_large = memory > kMostMemory || memory * static_cast<double>(result.channels) > kMostInAll;
+  return are_too_large ? invalid("the windows are too large") : ffi::Error::Success();
 }
 
 // The groups, and what each has.

@@ -64,9 +64,12 @@ class BatchedArrays {
   void add_to(Product& product, int64_t index) const;
 
   // Makes the matrices of a batch, each of one column or of one row, a single one with the rows or the columns of all. False
-  // if the elements of an array would not follow each other.
+  // if the elements of an array would not follow each other, or if one for all columns would differ between them.
   bool join_rows(const Sizes& sizes) { return join(sizes, sizes.rows, &BatchedArray::row_stride); }
-  bool join_columns(const Sizes& sizes) { return join(sizes, sizes.columns, &BatchedArray::column_stride); }
+  bool join_columns(const Sizes& sizes) {
+    const bool are_rows_alike = row_scale_.batch_stride == 0 && zero_point_.batch_stride == 0;
+    return are_rows_alike && join(sizes, sizes.columns, &BatchedArray::column_stride);
+  }
 
   BatchedArray a_zero_point, b_zero_point, block_sums;
   int64_t blocks = 0;
@@ -108,8 +111,8 @@ ffi::Error read_arrays_of_roles(std::string_view roles, ffi::RemainingArgs opera
   return ffi::Error::Success();
 }
 
-// `a / b`, and `a` to a multiple of `b`, rounded up.
-inline int64_t quotient_rounded_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+// `a / b`, and `a` to a multiple of `b`, rounded up. An attribute of a call may be so large that `a + b` would overflow.
+inline int64_t quotient_rounded_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 inline int64_t rounded_up(int64_t a, int64_t b) { return quotient_rounded_up(a, b) * b; }
 
 }  // namespace jquant

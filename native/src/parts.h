@@ -27,7 +27,7 @@ inline bool are_shared(const Threads& threads, int64_t multiplications) {
   return threads.count() > 1 && multiplications >= kTooFewToShare;
 }
 
-constexpr int64_t kLeastRows = 96;  // of a part, for which weights are packed
+constexpr int64_t kLeastPackedRows = 96;  // of a part, for which weights are packed
 
 // `size` divided into as many equal parts as there are of `most`, or fewer, which are multiples of `unit`; or a single one.
 inline int64_t divided(int64_t size, int64_t most, int64_t unit) {
@@ -41,8 +41,8 @@ inline PartSize size_of_packed_parts(const Product& product, const Loops& loops,
                                      int64_t wanted) {
   PartSize size{product.rows, product.columns};
   size.columns = divided(product.columns, packed_bytes / std::max<int64_t>(product.depth, 1), loops.column_unit);
-  if (product.rows >= 2 * kLeastRows) {
-    size.rows = divided(product.rows, kLeastRows, loops.row_unit);
+  if (product.rows >= 2 * kLeastPackedRows) {
+    size.rows = divided(product.rows, kLeastPackedRows, loops.row_unit);
   } else {
     const int64_t columns = quotient_rounded_up(product.columns, quotient_rounded_up(wanted, batch));
     size.columns = std::min(size.columns, rounded_up(columns, loops.column_unit));

@@ -111,7 +111,7 @@ struct Scratch {
 
 }  // namespace
 
-void parallel_for(Threads& threads, int64_t count, int64_t group, bool is_shared, const Task& task) {
+void parallel_for(Threads& threads, int64_t count, int64_t group, bool is_shared, const Task& task) noexcept {
   const int64_t helpers = is_shared ? std::min(count, threads.count()) - 1 : 0;
   int64_t kept = -1;
   if (helpers <= 0) return task(0, count, kept);

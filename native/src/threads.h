@@ -21,8 +21,10 @@ class Threads {
 // Ranges get shorter towards the end, so that threads finish at about the same time. Each lies within a group of `group`
 // adjacent indices, or is several whole groups. `kept` is a number that a thread has from one range to the next, at first
 // -1.
+//
+// An exception ends the process, because other threads may still work on what it would unwind.
 void parallel_for(Threads& threads, int64_t count, int64_t group, bool is_shared,
-                  const std::function<void(int64_t first, int64_t end, int64_t& kept)>& task);
+                  const std::function<void(int64_t first, int64_t end, int64_t& kept)>& task) noexcept;
 
 // Memory of this thread for intermediate results, of at least `bytes`, aligned to 64; it is valid until the next call, which
 // leaves it as it is if both need at most `kKeptScratch` and this one no more than the last. Null if there is not enough.

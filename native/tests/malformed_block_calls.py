@@ -135,6 +135,12 @@ def wrong_block_size(rng, raw):
 
 
 @mutation
+def wrong_offset(rng, raw):
+    offsets = (-129, 129, 2**31, 2**32, -(2**63))
+    raw.attributes["offset"] = np.int64(offsets[rng.integers(len(offsets))])
+
+
+@mutation
 def words_in_two_blocks(rng, raw):
     """A block of words has whole words."""
     batch, rows, _ = raw.operands[0].shape

@@ -1,6 +1,6 @@
 """A program that makes malformed calls, each of which must raise, and prints how many it made and what was not refused.
 
-Its parts also serve malformed_block_calls.py.
+Its parts also serve the other programs whose names begin with malformed.
 """
 
 import sys

@@ -113,6 +113,17 @@ def windows_that_overflow(rng, raw):
 
 
 @mutation
+def channels_that_overflow(rng, raw):
+    """The number of their elements in a window is 0 in 64 bits. The image has no pixels, so that it takes no memory."""
+    raw.attributes |= {"channels_last": True, "groups": np.int64(1), "sizes": np.array([2**30, 4, 4])}
+    for name in _WINDOW_ATTRIBUTES[1:]:
+        raw.attributes[name] = np.ones(3, np.int64)
+    filter = np.zeros((0, 5) if raw.attributes["filters_last"] else (5, 0), np.int8)
+    raw.roles, raw.operands = [], [np.zeros((1, 0, 1, 1, 2**30), np.int8), filter]
+    raw.results[0] = (1, 1, 1, 1, 5), np.dtype(np.int32)
+
+
+@mutation
 def wrong_groups(rng, raw):
     groups = int(raw.attributes["groups"])
     wrong = (0, -1, -groups, 13, 2**62, -(2**63), 1)

@@ -1,30 +1,28 @@
 """As malformed_calls.py, for the product of floats and weights of few bits."""
 
-import itertools
 import sys
-from collections.abc import Iterator
 
-import jax
+import malformed_calls
 import numpy as np
-from malformed_calls import TYPES
-from weight_only_calls import FLOATS, TARGET, Call, check, draw, register
+from calls import FLOATS
+from malformed_calls import TYPES, of_another_size
+from weight_only_calls import Call, check, draw
+
+MUTATIONS = [
+    malformed_calls.wrong_operand_rank,
+    malformed_calls.wrong_result_rank,
+    malformed_calls.missing_operands,
+    malformed_calls.too_many_operands,
+    malformed_calls.two_results,
+    malformed_calls.missing_role,
+    malformed_calls.extra_attribute,
+]
 
 
-class Raw:
-    """A call that can be malformed in every way."""
-
-    def __init__(self, call: Call):
-        self.operands = list(call.operands)
-        self.roles = list(call.roles)
-        self.results = [(call.shape, np.dtype(np.float32))]
-        self.attributes = dict(call.attributes)
-
-    def make(self) -> list[jax.Array]:
-        results = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in self.results]
-        attributes = {"roles": " ".join(self.roles), **self.attributes}
-        attributes = {name: value for name, value in attributes.items() if value is not None}
-        made = jax.ffi.ffi_call(TARGET, results)(*self.operands, **attributes)
-        return [result.block_until_ready() for result in made]
+def mutation(function):
+    """Registers a function that makes a call malformed."""
+    MUTATIONS.append(function)
+    return function
 
 
 def valid(rng: np.random.Generator) -> Call:
@@ -38,31 +36,11 @@ def _any_operand(rng, raw):
     return rng.integers(len(raw.operands))
 
 
-def _of_another_size(rng, array):
-    """`array` with one size that fits nowhere."""
-    shape, axis = list(array.shape), rng.integers(array.ndim)
-    shape[axis] += 131 + int(rng.integers(20))
-    return np.zeros(shape, array.dtype)
-
-
-def _of_another_rank(rng, array):
-    shapes = [(), array.shape[1:], (1, *array.shape), (1, 1, *array.shape), (array.size,)]
-    return np.zeros(shapes[rng.integers(len(shapes))], array.dtype)
-
-
-MUTATIONS = []
-
-
-def mutation(function):
-    """Registers a function that makes a call malformed."""
-    MUTATIONS.append(function)
-    return function
-
-
 @mutation
 def wrong_operand_size(rng, raw):
     index = _any_operand(rng, raw)
-    raw.operands[index] = _of_another_size(rng, raw.operands[index])
+    array = raw.operands[index]
+    raw.operands[index] = of_another_size(rng, array, rng.integers(array.ndim))
 
 
 @mutation
@@ -80,12 +58,6 @@ def one_less_of_a_size(rng, raw):
     shape = list(raw.operands[index].shape)
     shape[rng.integers(len(shape))] -= 1
     raw.operands[index] = np.zeros(shape, raw.operands[index].dtype)
-
-
-@mutation
-def wrong_operand_rank(rng, raw):
-    index = _any_operand(rng, raw)
-    raw.operands[index] = _of_another_rank(rng, raw.operands[index])
 
 
 @mutation
@@ -110,34 +82,13 @@ def empty_operand(rng, raw):
 @mutation
 def wrong_result_size(rng, raw):
     shape, dtype = raw.results[0]
-    raw.results[0] = _of_another_size(rng, np.zeros(shape, np.int8)).shape, dtype
-
-
-@mutation
-def wrong_result_rank(rng, raw):
-    shape, dtype = raw.results[0]
-    raw.results[0] = _of_another_rank(rng, np.zeros(shape, np.int8)).shape, dtype
+    raw.results[0] = of_another_size(rng, np.zeros(shape, np.int8), rng.integers(2)).shape, dtype
 
 
 @mutation
 def wrong_result_type(rng, raw):
     types = [dtype for dtype in TYPES if dtype is not np.float32]
     raw.results[0] = raw.results[0][0], types[rng.integers(len(types))]
-
-
-@mutation
-def missing_operands(rng, raw):
-    del raw.operands[_any_operand(rng, raw) :]
-
-
-@mutation
-def too_many_operands(rng, raw):
-    raw.operands += [raw.operands[2]] * int(rng.integers(1, 4))
-
-
-@mutation
-def two_results(rng, raw):
-    raw.results = raw.results * 2
 
 
 @mutation
@@ -172,6 +123,16 @@ def wrong_block_size(rng, raw):
 
 
 @mutation
+def block_size_that_overflows(rng, raw):
+    """The depth, rounded up to whole blocks in 64 bits, would have no block."""
+    columns = int(rng.integers(2, 12))
+    raw.operands[1:] = [np.zeros((0, columns), np.uint16), np.zeros((0, columns), np.float32)]
+    raw.roles = []
+    raw.results[0] = (len(raw.operands[0]), columns), np.dtype(np.float32)
+    raw.attributes |= {"bits": 4, "block_size": np.int64(2**63 - 4 * int(rng.integers(1, 8)))}
+
+
+@mutation
 def wrong_bits(rng, raw):
     bits = [bits for bits in (0, -4, 1, 2, 3, 4, 5, 8, 16, 32, 64, 2**40, -(2**63)) if bits != raw.attributes["bits"]]
     raw.attributes["bits"] = np.int64(bits[rng.integers(len(bits))])
@@ -189,34 +150,5 @@ def wrong_attributes(rng, raw):
     raw.attributes[("bits", "block_size", "offset")[rng.integers(3)]] = values[rng.integers(len(values))]
 
 
-@mutation
-def extra_attribute(rng, raw):
-    raw.attributes["transposed"] = bool(rng.integers(2))
-
-
-def malformed(seed: int) -> Iterator[tuple[str, Raw]]:
-    """Calls without end, each with a description."""
-    for number in itertools.count():
-        rng = np.random.default_rng((seed, number))
-        mutate = MUTATIONS[number % len(MUTATIONS)]
-        raw = Raw(valid(rng))
-        mutate(rng, raw)
-        yield f"{mutate.__name__}, number {number}", raw
-
-
-def main(count: int) -> None:
-    register()
-    check(*(valid(np.random.default_rng((0, number))) for number in range(50)))  # what is mutated below is valid
-    accepted = []
-    for description, raw in itertools.islice(malformed(0), count):
-        try:
-            raw.make()
-        except jax.errors.JaxRuntimeError:  # from the library, or from the reader of its arguments
-            continue
-        accepted.append(description)
-    check(valid(np.random.default_rng(0)))  # and the process works on
-    print(f"{count} malformed calls, accepted: {accepted}")
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    malformed_calls.main(int(sys.argv[1]), valid, MUTATIONS, check)

@@ -112,3 +112,14 @@ def test_biases_of_groups(shape):
     call = convolution_calls.call(rng, (THREE, THREE), 1, 2, groups=4)
     bias = draw.array(rng, "integer_bias", shape, np.dtype(np.int32))
     check(call._replace(arrays=(bias,), roles=("integer_bias",)))
+
+
+@every_layout
+@pytest.mark.parametrize("filters", [1, 2])
+def test_scales_of_groups(layout, filters):
+    """And zero points of the output: what belongs to rows, one for each group."""
+    rng = np.random.default_rng(9)
+    for role, others, dtype in (("row_scale", DEQUANTIZE[1:], np.float32), ("zero_point", REQUANTIZE[:1], np.uint8)):
+        call = convolution_calls.call(rng, (THREE, THREE), 1, filters, others, groups=4, dtype=dtype, **layout)
+        array = draw.array(rng, role, (4, 1, 1), np.dtype(dtype))
+        check(call._replace(arrays=(array, *call.arrays), roles=(role, *others)))

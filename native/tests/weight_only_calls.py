@@ -1,24 +1,12 @@
 """Calls of the product of floats and weights of few bits, and the same products in NumPy, by native/src/weight_only.h."""
 
-import ctypes
-import functools
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-import jquant_native
+import calls
 import numpy as np
+from calls import FLOATS
 
-TARGET = "jquant_weight_only"
-FLOATS = (np.float32, np.float16, jnp.bfloat16)
 ZERO_POINTS = (np.int8, np.uint8, *FLOATS)
-
-
-@functools.cache
-def register() -> None:
-    """Loads the library, and registers its function with XLA."""
-    functions = ctypes.CDLL(str(jquant_native.LIBRARY))
-    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(getattr(functions, TARGET)), platform="cpu")
 
 
 class Call(NamedTuple):
@@ -30,6 +18,14 @@ class Call(NamedTuple):
     arrays: tuple[np.ndarray, ...]
     roles: tuple[str, ...]
     attributes: dict[str, Any]
+
+    @property
+    def target(self) -> str:
+        return calls.WEIGHT_ONLY
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(np.float32)
 
     @property
     def operands(self) -> tuple[np.ndarray, ...]:
@@ -65,22 +61,6 @@ def draw(rng: np.random.Generator, rows: int, columns: int, depth: int, dtype: t
     )
 
 
-def compute(*calls: Call) -> list[np.ndarray]:
-    """The results of the library, from one program with all calls."""
-    register()
-
-    @jax.jit
-    def program(operands):
-        return [
-            jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct(call.shape, np.float32))(
-                *of_call, roles=" ".join(call.roles), **call.attributes
-            )
-            for call, of_call in zip(calls, operands, strict=True)
-        ]
-
-    return [np.asarray(result) for result in program([call.operands for call in calls])]
-
-
 def expected(call: Call) -> np.ndarray:
     """The result in NumPy."""
     bits, block_size, depth = call.attributes["bits"], call.attributes["block_size"], call.a.shape[1]
@@ -103,8 +83,8 @@ def expected(call: Call) -> np.ndarray:
     return (call.a.astype(np.float64) @ weights).astype(np.float32)
 
 
-def check(*calls: Call) -> None:
+def check(*calls_: Call) -> None:
     """Compares the results of calls, which are made in one program, with NumPy's."""
-    for call, actual in zip(calls, compute(*calls), strict=True):
+    for call, actual in zip(calls_, calls.compute(*calls_), strict=True):
         sizes = [(array.shape, array.dtype) for array in call.operands]
         np.testing.assert_array_equal(actual, expected(call), err_msg=f"{sizes} {call.roles} {call.attributes}")

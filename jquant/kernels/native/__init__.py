@@ -1,1 +1,1 @@
-"""Products on CPUs by compiled code, from the package jquant-native if it is installed."""
+"""Products and convolutions on CPUs by compiled code, from the package jquant-native if it is installed."""
