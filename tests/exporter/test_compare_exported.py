@@ -14,7 +14,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: 
 import jquant  # noqa: E402
 import jquant.onnx  # noqa: E402
 from jquant.onnx import ModelError, compare  # noqa: E402
-from jquant.onnx.compare.measures import ulps_of  # noqa: E402
+from jquant.onnx.compare.measures import decibels_of, ulps_of  # noqa: E402
 
 X = np.random.default_rng(11).normal(size=(5, 16)).astype(np.float32)
 PARAMS = {"scale": jnp.float32(0.02), "weights": jnp.asarray(np.random.default_rng(12).normal(size=(16, 4)), jnp.float32)}
@@ -62,6 +62,33 @@ def test_differences_are_counted(model):
     assert floats.different >= 5
     assert floats.deviation == floats.ulps == np.inf
     assert floats.argmax == pytest.approx(3 / 5)
+    assert floats.snr == -np.inf
+
+
+HINT = "floats may differ in their last bits, and integers that follow from them; node_by_node=True compares each node alone"
+
+
+def test_what_is_printed_where_outputs_differ(model):
+    """No units of the last place across a change of sign; the ratio to the noise; and what to do, if nodes were left out."""
+
+    def other(params, x):
+        result = function(params, x)
+        return result | {"floats": -result["floats"]}
+
+    result = compare.exported(other, PARAMS, [X], model)
+    header, floats, _, integers, _, hint = str(result).splitlines()
+    assert hint == HINT
+    assert "in ulps   SNR, dB  same argmax" in header
+    assert floats.split()[6:8] == ["-", "-6.02"]
+    assert result.outputs[0].snr == pytest.approx(-20 * np.log10(2))
+    assert integers.split() == ["integers", "none", "int8", "80", "0", "100.00%"]
+    assert HINT not in str(compare.exported(other, PARAMS, [X], model, node_by_node=True))
+    wrong = lambda params, x: function(params, x) | {"integers": function(params, x)["integers"] + np.int8(1)}  # noqa: E731
+    assert str(compare.exported(wrong, PARAMS, [X], model)).splitlines()[-1] == HINT
+    rounded = jax.jit(jquant.dynamic_quantize_linear)
+    equal = compare.exported(rounded, None, [X], jquant.onnx.export(rounded, X))
+    assert equal.different == 0
+    assert HINT not in str(equal)
 
 
 def test_table(model):
@@ -135,6 +162,21 @@ def test_ulps(dtype):
     assert ulps_of(up, one) == 1
     assert ulps_of(np.array([-0.0], dtype), np.array([0.0], dtype)) == 0
     tiny = np.nextafter(dtype(0), dtype(1))
-    assert ulps_of(np.array([tiny]), np.array([-tiny])) == 2
+    assert np.isnan(ulps_of(np.array([tiny]), np.array([-tiny])))
+    assert np.isnan(ulps_of(np.array([3, 1], dtype), np.array([3, 2.1], dtype)))
+    assert ulps_of(np.array([3, 1], dtype), np.array([3, 2], dtype)) == 2 ** np.finfo(dtype).nmant
     assert ulps_of(np.array([np.nan], dtype), np.array([np.nan], dtype)) == 0
     assert ulps_of(np.array([np.nan], dtype), np.array([1], dtype)) == np.inf
+    assert ulps_of(np.array([np.nan, -1], dtype), np.array([1, 1], dtype)) == np.inf
+    assert ulps_of(np.array([np.inf, -np.inf], dtype), np.array([np.inf, -np.inf], dtype)) == 0
+
+
+def test_decibels():
+    """20 for a tenth of noise; elements that are infinite or NaN in both are passed over."""
+    signal = np.array([10, -10, np.inf, np.nan], np.float32)
+    assert decibels_of(signal + np.array([1, -1, 0, 0], np.float32), signal) == pytest.approx(20)
+    assert decibels_of(signal, signal) == np.inf
+    assert decibels_of(-signal, signal) == -np.inf
+    assert decibels_of(signal[:2], np.zeros(2, np.float32)) == -np.inf
+    assert decibels_of(signal[:1], signal[:2]) == -np.inf
+    assert decibels_of(np.zeros(0, np.float32), np.zeros(0, np.float32)) == np.inf

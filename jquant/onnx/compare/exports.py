@@ -1,6 +1,7 @@
 """Compares an exported model with the function that it was written from."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,11 +11,15 @@ import onnx
 
 from jquant.errors import ModelError
 from jquant.onnx import files
-from jquant.onnx.compare.measures import deviation_of, is_integer, same_argmax, ulps_of
+from jquant.onnx.compare.measures import decibels_of, deviation_of, is_integer, same_argmax, ulps_of
 from jquant.onnx.compare.node_by_node import Row, nodes, table
 from jquant.onnx.onnxruntime_session import run, session
 from jquant.onnx.values import fitted
 from jquant.onnx.writing import signature
+
+_HINT = (
+    "floats may differ in their last bits, and integers that follow from them; node_by_node=True compares each node alone"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +31,10 @@ class ExportedOutput:
       optimized: whether all of onnxruntime's optimizations were on; else, none was.
       elements, different: how many elements were compared, and how many of them differ.
       deviation, ulps: the largest difference of floats, absolute and in units of the last place; infinite if only one of two
-        is NaN, or if the shapes differ. 0 for integers.
+        is NaN, or if the shapes differ. 0 for integers. `ulps` is NaN, and printed as "-", if two floats differ in sign, or by
+        more than a factor of 2, as numbers near 0 may.
+      snr: the signal-to-noise ratio of floats, in dB, ``10 * log10(sum(y**2) / sum((y - y_model)**2))``; infinite if
+        there is no noise. NaN for integers.
       argmax: the share of positions at which the largest element of the last axis is the same.
     """
 
@@ -37,6 +45,7 @@ class ExportedOutput:
     different: int
     deviation: float
     ulps: float
+    snr: float
     argmax: float
 
     @property
@@ -47,7 +56,7 @@ class ExportedOutput:
 
 @dataclasses.dataclass(frozen=True)
 class Exported:
-    """The comparison of an exported model with its function. It prints as a table.
+    """The comparison of an exported model with its function. It prints as a table, and says how to go on if outputs differ.
 
     Attributes:
       outputs: each output, with onnxruntime's optimizations off and on.
@@ -68,15 +77,19 @@ class Exported:
         width = max(6, *(len(output.name) for output in self.outputs)) if self.outputs else 6
         lines = [
             f"  {'output':<{width}}  {'optimizations':<13}  {'type':<8}  {'elements':>11}  {'different':>11}"
-            f"  {'largest deviation':>17}  {'in ulps':>11}  {'same argmax':>11}"
+            f"  {'largest deviation':>17}  {'in ulps':>11}  {'SNR, dB':>8}  {'same argmax':>11}"
         ]
         for each in self.outputs:
             level = "all" if each.optimized else "none"
-            floats = f"{'':>17}  {'':>11}" if each.is_integer else f"{each.deviation:>17.3g}  {each.ulps:>11,.0f}"
             counts = f"{each.elements:>11,}  {each.different:>11,}"
+            ulps = "-" if math.isnan(each.ulps) else f"{each.ulps:,.0f}"
+            measures = f"{each.deviation:.3g}", ulps, f"{each.snr:.2f}"
+            floats = "  ".join(map("{:>{}}".format, ("", "", "") if each.is_integer else measures, (17, 11, 8)))
             lines.append(f"  {each.name:<{width}}  {level:<13}  {each.dtype!s:<8}  {counts}  {floats}  {each.argmax:>11.2%}")
         if self.nodes is not None:
             lines += ["node by node, each given the operands that onnxruntime had", table(self.nodes)]
+        elif any(each.different for each in self.outputs):
+            lines.append(_HINT)
         return "\n".join(lines)
 
 
@@ -85,9 +98,10 @@ def exported(
 ) -> Exported:
     """Compares a model that `jquant.onnx.export` wrote with its function, through onnxruntime on the CPU.
 
-    Integers should be equal. Floats may differ in their last bits where onnxruntime computes a float operator, such as Exp
-    or a sum, in its own way; integers that are quantized from such floats may then differ by 1. With `node_by_node`, each
-    node gets the same operands on both sides, and no integer should differ.
+    Floats may differ in their last bits where onnxruntime computes a float operator, such as Exp or a sum, in its own way.
+    Integers that are quantized from such floats may then differ by 1, and many of a tensor may if such a float is the end of
+    its dynamic range; in a deep network, such differences grow. With `node_by_node`, each node gets the same operands on
+    both sides, and no integer should differ.
 
     Args:
       function: the exported function. It is called as it is: pass ``jax.jit(function)`` to compare the compiled program, in
@@ -186,5 +200,6 @@ def _output(name: str, actual: Any, expected: np.ndarray, optimized: bool) -> Ex
         different=different,
         deviation=0.0 if integers else deviation_of(actual, expected),
         ulps=0.0 if integers else ulps_of(actual, expected),
+        snr=math.nan if integers else decibels_of(actual, expected),
         argmax=same_argmax(actual, expected),
     )

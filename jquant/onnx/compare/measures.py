@@ -1,5 +1,6 @@
 """How far the results of two computations are apart."""
 
+import math
 from collections.abc import Mapping
 
 import jax.numpy as jnp
@@ -30,15 +31,34 @@ def deviation_of(actual: np.ndarray, expected: np.ndarray) -> float:
 
 
 def ulps_of(actual: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference in units of the last place; infinite as in `deviation_of`."""
+    """The largest difference in units of the last place; infinite as in `deviation_of`.
+
+    NaN if two elements differ in sign or by more than a factor of 2. They have no common unit: a number near 0 is billions
+    of floats away from its negative.
+    """
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return float("inf")
-    if not actual.size:
+    if (np.isnan(actual) != np.isnan(expected)).any():
+        return float("inf")
+    differs = (actual != expected) & ~np.isnan(actual)
+    if not differs.any():
         return 0.0
-    same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
-    steps = np.where(same, 0, np.abs(_number(actual) - _number(expected)))
-    is_lost = np.isnan(actual) != np.isnan(expected)
-    return float("inf") if is_lost.any() else float(steps.max())
+    a, b = actual[differs], expected[differs]
+    smaller, larger = np.minimum(np.abs(a), np.abs(b)), np.maximum(np.abs(a), np.abs(b))
+    if (np.signbit(a) != np.signbit(b)).any() or (smaller < larger / 2).any():
+        return float("nan")
+    return float(np.abs(_number(a) - _number(b)).max())
+
+
+def decibels_of(actual: np.ndarray, expected: np.ndarray) -> float:
+    """The signal-to-noise ratio in dB: infinite if nothing differs, minus infinity if the largest difference is infinite."""
+    if math.isinf(deviation_of(actual, expected)):
+        return -math.inf
+    a, b = (x.astype(np.float64)[np.isfinite(expected)] for x in (actual, expected))  # the others are equal
+    signal, noise = float(np.sum(np.square(b))), float(np.sum(np.square(a - b)))
+    if noise == 0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal else -math.inf
 
 
 def _number(x: np.ndarray) -> np.ndarray:
