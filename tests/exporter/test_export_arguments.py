@@ -217,6 +217,11 @@ def test_operator_set():
         ModelError, match=r"opset is 15, but ScatterND \(in head\) needs version 16 of the operator set ai.onnx"
     ):
         version(jax.named_call(lambda x: x.at[0].add(1.0), name="head"), opset=15)
+    message = r"ScatterND needs version 16 of the operator set ai.onnx, or a newer one; all nodes need version 18$"
+    with pytest.raises(ModelError, match=message):
+        version(lambda x: x.at[0].add(1.0).at[0].max(1.0), opset=15)
+    with pytest.raises(ModelError, match=r"needs version 18 of the operator set ai.onnx, or a newer one$"):
+        version(lambda x: x.at[0].add(1.0).at[0].max(1.0), opset=16)
 
 
 def test_domains():

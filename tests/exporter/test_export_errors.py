@@ -39,6 +39,27 @@ ARGUMENTS = {
     "complex": ((lambda x: x.real, X.astype(np.complex64)), {}, "x: complex64 is not supported"),
     "key": ((lambda k: jax.random.normal(k, (3,)), jax.random.key(0)), {}, "k: random numbers are not supported"),
     "nothing": ((lambda x: None, X), {}, "the function returns no array"),
+    "text as a size": (
+        (lambda images: images, jax.ShapeDtypeStruct(("n", 3), np.float32)),
+        {},
+        """images has the size 'n'; for an open size, pass one of jax.export.symbolic_shape("n")""",
+    ),
+    "sizes": (
+        (lambda params, x: x, {"w": X}, jax.ShapeDtypeStruct(("batch", 3, "height", "the width", "batch"), np.float32)),
+        {},
+        "x has the size 'batch' and 'height' and 'the width' and 'batch'; "
+        """for an open size, pass one of jax.export.symbolic_shape("batch, height")""",
+    ),
+    "negative size": (
+        (lambda params, x: x @ params["w"], {"w": X}, jax.ShapeDtypeStruct((-1, 4), np.float32)),
+        {},
+        """x has the size -1; for an open size, pass one of jax.export.symbolic_shape("batch")""",
+    ),
+    "broken size": (
+        (lambda x: x, jax.ShapeDtypeStruct((2.5,), np.float32)),
+        {},
+        """x has the size 2.5; for an open size, pass one of jax.export.symbolic_shape("batch")""",
+    ),
 }
 
 

@@ -80,6 +80,10 @@ def test_sizes(case):
         require_same(model, function, of_sizes(types, b, t))
 
 
+def test_sizes_of_other_integer_types():
+    assert sizes(export(lambda x: x + 1, f32(np.int64(2), B, 0))) == [[2, "b", 0]] * 2
+
+
 def test_names_of_sizes():
     model = export(lambda x, y: (x.reshape(-1), x @ y), f32(B, T), f32(T, 3))
     assert sizes(model) == [["b", "t"], ["t", 3], ["b*t"], ["b", 3]]

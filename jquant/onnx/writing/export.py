@@ -1,5 +1,6 @@
 """Writes a function of JAX as an ONNX model."""
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -86,9 +87,9 @@ def export(
 
     Raises:
       ModelError: what a model cannot express, all in one error: callbacks and other effects, random numbers, float64,
-        complex numbers, several devices, kernels; a primitive without a rule; an argument that is no array, or is being
-        traced, as inside `jax.jit`; an operator set that lacks a node; names that do not fit. What the function itself
-        raises is not changed.
+        complex numbers, several devices, kernels; a primitive without a rule; an argument that is no array, is being traced,
+        as inside `jax.jit`, or has a size such as "batch" or -1; an operator set that lacks a node; names that do not fit.
+        What the function itself raises is not changed.
 
     Example:
       >>> import jax, jax.numpy as jnp, jquant
@@ -117,21 +118,29 @@ def export(
         raise ModelError("export: the function returns no array")
     input_leaves = leaves[parameters:]
     _check_names(input_names, [leaf.name for leaf in input_leaves], output_names, [leaf.name for leaf in outputs])
-    version, older = opset or _OLDEST, None
+    version, older, refused = opset or _OLDEST, None, None
     while True:
         model = Model({**dict.fromkeys(domains, 1), DEFAULT_DOMAIN: version}, domains, form, unroll)
         named_inputs, named_outputs = _reserved(model, input_leaves, outputs, input_names, output_names)
         try:
-            return _written(model, program, leaves[:parameters], named_inputs, named_outputs, signature.name_of(function))
+            name = signature.name_of(function)
+            written = _written(model, program, leaves[:parameters], named_inputs, named_outputs, name)
         except OtherSetNeeded as needed:
-            if opset is not None or needed.domain != DEFAULT_DOMAIN:
-                raise ModelError(f"export: opset is {opset}, but {needed}") from None
+            if needed.domain != DEFAULT_DOMAIN:
+                raise ModelError(f"export: {needed}") from None
+            if opset is not None and refused is None:
+                refused = needed
             if isinstance(needed, OlderSetNeeded):
                 older = needed
             elif older is not None and needed.version > older.version:
                 advice = "onnx.version_converter makes a file of a newer version of an older one"
                 raise ModelError(f"export: {needed}, and {older}; {advice}") from None
             version = needed.version
+            continue
+        if refused is None:
+            return written
+        all_nodes = f"; all nodes need version {version}" if version != refused.version else ""
+        raise ModelError(f"export: opset is {opset}, but {refused}{all_nodes}")
 
 
 def _check(function: Any, opset: Any, domains: Any, form: Any, unroll: Any) -> None:
@@ -162,12 +171,32 @@ def _check_arguments(leaves: Sequence[Leaf]) -> None:
         except TypeError:
             wrong.append(f"{leaf.name} is {shown(leaf.value)}; it must be an array, a number or a jax.ShapeDtypeStruct")
             continue
+        sizes = [size for size in type.shape if not _is_size(size)]
+        if sizes:
+            names = ", ".join(dict.fromkeys(size if _is_name(size) else "batch" for size in sizes))
+            advice = f'for an open size, pass one of jax.export.symbolic_shape("{names}")'
+            wrong.append(f"{leaf.name} has the size {' and '.join(map(repr, sizes))}; {advice}")
+            continue
         try:
             refused.check_type(type)
         except ModelError as error:
             wrong.append(f"{leaf.name}: {error}")
     if wrong:
         raise ModelError("export: the arguments are not supported:" + "".join(f"\n  {line}" for line in wrong))
+
+
+def _is_size(size: Any) -> bool:
+    """Whether something in a shape is a size; a `jax.ShapeDtypeStruct` takes anything."""
+    if jax.export.is_symbolic_dim(size):
+        return True
+    try:
+        return operator.index(size) >= 0
+    except TypeError:
+        return False
+
+
+def _is_name(size: Any) -> bool:
+    return isinstance(size, str) and size.isidentifier() and size.isascii() and size[0].isalpha()
 
 
 def _check_names(
