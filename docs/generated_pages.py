@@ -18,6 +18,26 @@ _DOCUMENT = Path(__file__).with_name("operators.md").read_text()
 _INTRODUCTION, *_FAMILIES = re.split(r"^## ", _DOCUMENT, flags=re.MULTILINE)
 _IMPORTS = re.search(r"^```python\n(.*?)^```$", _INTRODUCTION, re.MULTILINE | re.DOTALL)[1]
 
+_ADAPTERS = "[Adapters on frozen integers](../transform.md#adapters-on-frozen-integers) shows how these are used."
+_ONNX = (
+    "[ONNX models](../onnx.md) and [From JAX to ONNX](../onnx_export.md) show how these are used. "
+    "What `compare` holds has [a page of its own](onnx_compare.md)."
+)
+_COMPARE = (
+    "Comparisons with onnxruntime: of an exported model with its function, "
+    "[from JAX to ONNX](../onnx_export.md#compare-the-model-with-the-function), and of a model that was read from a file."
+)
+MODULES = {  # each public module, by the name of its page; and the page's introduction, "" for the module's docstring
+    "transform": ("jquant.transform", "[Quantize a function](../transform.md) shows how these are used."),
+    "adapters": ("jquant.transform.adapters", _ADAPTERS),
+    "observers": ("jquant.calibration", "Observers of ranges. [Calibration](../calibration.md) shows how they are used."),
+    "kv_cache": ("jquant.kv_cache", "[Attention and its cache](../attention.md) shows how these are used."),
+    "onnx": ("jquant.onnx", _ONNX),
+    "onnx_compare": ("jquant.onnx.compare", _COMPARE),
+    "checkpoints": ("jquant.checkpoints", "[Quantized checkpoints](../checkpoints.md) shows how these are used."),
+    "exact": ("jquant.exact", ""),
+}
+
 
 def sections() -> Iterator[tuple[str, dict[str, str]]]:
     """For each family of operators.md, its title, and the section of each operator by name."""
@@ -41,51 +61,11 @@ def types_page() -> str:
     return _reference("Types, levels and errors", introduction, [*names, "feature_level"], jquant)
 
 
-def exact_page() -> str:
-    """The page of jquant.exact."""
-    return _reference("jquant.exact", jquant.exact.__doc__, jquant.exact.__all__, jquant.exact)
-
-
-def transform_page() -> str:
-    """The page of jquant.transform."""
-    module = jquant.transform
-    introduction = "[Quantize a function](../transform.md) shows how these are used."
-    return _reference("jquant.transform", introduction, _callables(module), module)
-
-
-def adapters_page() -> str:
-    """The page of jquant.transform.adapters."""
-    module = jquant.transform.adapters
-    introduction = "[Adapters on frozen integers](../transform.md#adapters-on-frozen-integers) shows how these are used."
-    return _reference("jquant.transform.adapters", introduction, _callables(module), module)
-
-
-def observers_page() -> str:
-    """The page of jquant.calibration."""
-    module = jquant.calibration
-    introduction = "Observers of ranges. [Calibration](../calibration.md) shows how they are used."
-    return _reference("jquant.calibration", introduction, _callables(module), module)
-
-
-def kv_cache_page() -> str:
-    """The page of jquant.kv_cache."""
-    module = jquant.kv_cache
-    introduction = "[Attention and its cache](../attention.md) shows how these are used."
-    return _reference("jquant.kv_cache", introduction, _callables(module), module)
-
-
-def onnx_page() -> str:
-    """The page of jquant.onnx."""
-    module = importlib.import_module("jquant.onnx")
-    introduction = "[ONNX models](../onnx.md) shows how these are used."
-    return _reference("jquant.onnx", introduction, _callables(module), module)
-
-
-def checkpoints_page() -> str:
-    """The page of jquant.checkpoints."""
-    module = importlib.import_module("jquant.checkpoints")
-    introduction = "[Quantized checkpoints](../checkpoints.md) shows how these are used."
-    return _reference("jquant.checkpoints", introduction, _callables(module), module)
+def module_page(name: str) -> str:
+    """The page of a public module."""
+    path, introduction = MODULES[name]
+    module = importlib.import_module(path)
+    return _reference(path, introduction or module.__doc__, _callables(module), module)
 
 
 def onnx_operators() -> str:
@@ -209,25 +189,15 @@ def on_config(config):
     overview, *others = groups["Operators"]
     families = [{family: [{name: f"operators/{name}.md"} for name in texts]} for family, texts in sections() if texts]
     groups["Operators"][:] = [overview, *families, "operators/types.md", *others]
-    modules = "transform", "adapters", "observers", "kv_cache", "onnx", "checkpoints", "exact"
-    groups["Modules"][:] = [f"operators/{name}.md" for name in modules]
+    groups["Modules"][:] = [f"operators/{name}.md" for name in MODULES]
     return config
 
 
 def on_files(files, config):
     from mkdocs.structure.files import File
 
-    others = {
-        "transform": transform_page(),
-        "adapters": adapters_page(),
-        "observers": observers_page(),
-        "kv_cache": kv_cache_page(),
-        "onnx": onnx_page(),
-        "checkpoints": checkpoints_page(),
-        "exact": exact_page(),
-        "types": types_page(),
-    }
-    for name, content in (pages() | others).items():
+    modules = {name: module_page(name) for name in MODULES}
+    for name, content in (pages() | modules | {"types": types_page()}).items():
         files.append(File.generated(config, f"operators/{name}.md", content=content))
     return files
 

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import re
 import sys
+from types import ModuleType
 
 import pytest
 from support.documents import ROOT
@@ -41,6 +42,9 @@ PUBLIC = {
     "jquant.onnx": """
         Model ModelError compare export load
     """,
+    "jquant.onnx.compare": """
+        Exported ExportedOutput Output Row Times end_to_end exported nodes table
+    """,
     "jquant.transform": """
         Activations Assignment InputStatistics MixedPrecision QuantizedFunction Recipe Report Row Scheme SiteChoice
         SiteReport Sites TransformError TransformTypeError adapters calibrate dynamic_int8 int4_by_rows mixed_precision
@@ -55,16 +59,16 @@ DOCS = ROOT / "docs"
 specification = importlib.util.spec_from_file_location("generated_pages", DOCS / "generated_pages.py")
 generated_pages = importlib.util.module_from_spec(specification)
 specification.loader.exec_module(generated_pages)
-REFERENCE = {  # the generated page that describes the types of each package
-    "jquant": generated_pages.types_page,
-    "jquant.calibration": generated_pages.observers_page,
-    "jquant.checkpoints": generated_pages.checkpoints_page,
-    "jquant.exact": generated_pages.exact_page,
-    "jquant.kv_cache": generated_pages.kv_cache_page,
-    "jquant.onnx": generated_pages.onnx_page,
-    "jquant.transform": generated_pages.transform_page,
-    "jquant.transform.adapters": generated_pages.adapters_page,
-}
+PAGES = {path: name for name, (path, _) in generated_pages.MODULES.items()}  # the name of the page of each module
+
+
+def reference(package: str) -> set[str]:
+    """The names that the generated pages of a package describe."""
+    if package == "jquant":
+        text = "\n".join((*generated_pages.pages().values(), generated_pages.types_page()))
+    else:
+        text = generated_pages.module_page(PAGES[package])
+    return set(re.findall(r"^::: .*\.(\w+)$", text, re.MULTILINE))
 
 
 @pytest.mark.parametrize("package", PUBLIC)
@@ -84,14 +88,20 @@ def test_dir(package):
 
 @pytest.mark.parametrize("package", PUBLIC)
 def test_documented(package):
-    """By name in the README or in a page, or with its docstring in the generated reference."""
+    """Each function and class has a docstring, which a generated page shows; each module has such a page."""
     pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
-    module = importlib.import_module(package)
-    text = "\n".join(path.read_text() for path in (ROOT / "README.md", *DOCS.glob("*.md")))
-    reference = set(re.findall(r"^::: .*\.(\w+)$", REFERENCE[package](), re.MULTILINE))
-    for name in set(PUBLIC[package].split()) - {"__version__"}:
-        has_docstring = not (getattr(module, name).__doc__ or f"{name}(").startswith(f"{name}(")
-        assert re.search(rf"\b{name}\b", text) or (name in reference and has_docstring), name
+    values = {name: getattr(importlib.import_module(package), name) for name in PUBLIC[package].split()}
+    modules = {value.__name__ for value in values.values() if isinstance(value, ModuleType)}
+    assert modules <= PAGES.keys()
+    others = {name: value for name, value in values.items() if callable(value)}
+    assert others.keys() == reference(package)
+    for name, value in others.items():
+        assert not (value.__doc__ or f"{name}(").startswith(f"{name}("), name  # which a dataclass has without one of its own
+
+
+def test_modules():
+    """Every module that has a page is in the table of public names, with all of them."""
+    assert {"jquant", *PAGES} == PUBLIC.keys()
 
 
 def test_without_the_package_onnx(monkeypatch):

@@ -31,8 +31,8 @@ class ExportedOutput:
       optimized: whether all of onnxruntime's optimizations were on; else, none was.
       elements, different: how many elements were compared, and how many of them differ.
       deviation, ulps: the largest difference of floats, absolute and in units of the last place; infinite if only one of two
-        is NaN, or if the shapes differ. 0 for integers. `ulps` is NaN, and printed as "-", if two floats differ in sign, or by
-        more than a factor of 2, as numbers near 0 may.
+        is NaN, or if the shapes differ. 0 for integers. `ulps` is NaN, and printed as "-", if two floats differ in sign, or
+        by more than a factor of 2, as numbers near 0 may.
       snr: the signal-to-noise ratio of floats, in dB, ``10 * log10(sum(y**2) / sum((y - y_model)**2))``; infinite if
         there is no noise. NaN for integers.
       argmax: the share of positions at which the largest element of the last axis is the same.
