@@ -45,8 +45,8 @@ def export(
 
         model(inputs) = function(parameters, *inputs)
 
-    In onnxruntime, the integers of each node are equal, given equal operands. So are floats, except for the last bits of sums
-    and of functions such as exp, which every library computes in its own way; what follows from these may differ, too.
+    In onnxruntime, the integers of each node are equal, given equal operands. So are floats, except for the last bits of
+    sums and of functions such as exp, which every library computes in its own way; what follows from these may differ, too.
 
     What may surprise:
 
