@@ -7,7 +7,7 @@
     quantized_apply, quantized_params = transform.quantize(apply, params, recipe, x, calibration=calibration)
 
 Its errors are `TransformError` and, for an argument of the wrong type, `TransformTypeError`. Errors that the function itself
-raises are not changed.
+raises are not changed; a note says what it was called with.
 """
 
 from jquant.errors import TransformError, TransformTypeError

@@ -92,10 +92,10 @@ def calibrate(
     kept: list[tuple[Any, ...]] = []
     updates: dict[Any, Any] = {}
     first, state = None, {}
-    for inputs in each_batch:
+    for number, inputs in enumerate(each_batch):
         types = traced.input_types(inputs)
         if types not in updates:
-            plan = traced.analyze(function, parameters, inputs).plan
+            plan = traced.analyze(function, parameters, inputs, number).plan
             traced.require_sites(function, plan)
             sites = _observed_sites(plan)
             if first is None:

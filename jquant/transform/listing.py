@@ -9,7 +9,7 @@ from jquant.transform import tables, traced
 from jquant.transform.layouts import ACTIVATION_MATMUL, EMBEDDING
 from jquant.transform.parameters import flattened
 from jquant.transform.plan import ActivationProduct, Site
-from jquant.transform.preparation import Awq, Preparation
+from jquant.transform.preparation import Preparation
 from jquant.transform.recipe import Activations, Recipe, Scheme, dynamic_int8
 
 _NAME = "transform.sites"
@@ -69,7 +69,7 @@ def sites(apply: Callable[..., Any], params: Any, *inputs: Any, recipe: Recipe =
     Raises:
       TransformError: a pattern of the recipe that matches no site, or `params` without an array.
       TransformTypeError: an argument of the wrong type, or a leaf of `params` or of the inputs that is not an array. What
-        `apply` raises is not changed.
+        `apply` raises is not changed, but for a note of what it was called with.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -140,7 +140,7 @@ def _input(scheme: Scheme, preparation: Preparation) -> list[str]:
     quantized = f"{scheme.activations} {'INT8' if scheme.is_symmetric else 'UINT8'}"
     parts = ["float input" if scheme.activations == Activations.FLOAT else quantized]
     if preparation.smoothing is not None:
-        parts.append("smoothed by AWQ" if isinstance(preparation.smoothing, Awq) else "smoothed by SMOOTHQUANT")
+        parts.append(preparation.smoothed)
     if preparation.is_rotated:
         parts.append("rotated")
     return parts

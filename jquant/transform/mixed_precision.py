@@ -73,7 +73,7 @@ def mixed_precision(
         none; a limit that no assignment keeps: the message has the best that is possible, or that was reached; for static
         candidates, what `calibrate` raises.
       TransformTypeError: an argument of the wrong type, or a leaf of `params` or of a batch that is not an array. What
-        `apply` raises is not changed.
+        `apply` raises is not changed, but for a note of what it was called with.
       ImportError: `progress` is set, but tqdm is not installed.
 
     Example:

@@ -71,6 +71,18 @@ class Preparation(NamedTuple):
     def needs_statistics(self) -> bool:
         return self.needs_products or self.smoothing is not None
 
+    @property
+    def smoothed(self) -> str:
+        """How the input channels are scaled, for messages; "" without smoothing."""
+        if self.smoothing is None:
+            return ""
+        return "smoothed by AWQ" if isinstance(self.smoothing, Awq) else "smoothed by SMOOTHQUANT"
+
+    @property
+    def observing(self) -> str:
+        """What of it needs statistics, for messages."""
+        return " and ".join(filter(None, [self.smoothed, "rounded by GPTQ" if self.rounding is not None else ""]))
+
     def of_table(self) -> "Preparation":
         """What of it applies to a table that is looked up, which has no input to measure or to change."""
         return Preparation(searches_range=self.searches_range)

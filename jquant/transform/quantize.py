@@ -88,7 +88,7 @@ def quantize(
         site; a static input without a range, or with one that is not finite, or whose maximum is below its minimum;
         an unknown derivative.
       TransformTypeError: an argument of the wrong type, or a leaf of `params` or of the inputs that is not an array. What
-        `apply` raises is not changed.
+        `apply` raises is not changed, but for a note of what it was called with.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -199,7 +199,7 @@ class QuantizedFunction:
         rewritten = self._programs.get(_types(resources, inputs))
         if rewritten is None:
             self._require_matrices(packed)
-            analysis = traced.analyze(self._function, self._parameters, inputs)
+            analysis = traced.analyze(self._function._replace(name=self.__name__), self._parameters, inputs)
             self._require_same_sites(analysis.plan)
             rewritten = self._rewritten(analysis, resources, inputs)
             self._remember(resources, inputs, rewritten)

@@ -140,8 +140,8 @@ def report(
     function = traced.checked(_NAME, apply, recipe)
     parameters = flattened(_NAME, params)
     traced.require_arrays(_NAME, inputs)
-    quantized_apply, quantized_params = quantize(apply, params, recipe, *inputs, calibration=calibration)
     plan = traced.analyze(function, parameters, inputs).plan
+    quantized_apply, quantized_params = quantize(apply, params, recipe, *inputs, calibration=calibration)
     resources = rewrite.Resources(stored=quantized_params["sites"], static=quantized_params["inputs"])
     measured = [site for site in plan.sites.values() if site.shard_map is None]
     state = {site.name: _initial(plan.sizes(site)) for site in measured}

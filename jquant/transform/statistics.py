@@ -127,8 +127,9 @@ def of_sites(name: str, plan: Plan, calibration: Mapping[str, Any] | None) -> di
     """The statistics that prepare the weights of each site that stores some, by its name. Errors begin with `name`."""
     sites = [site for site in plan.stored() if site.needs_statistics]
     if sites and calibration is None:
-        message = f"the weights of some sites, such as {sites[0].name}, are prepared for their inputs, and need calibration="
-        raise TransformError(f"{name}: {message}: transform.calibrate observes them")
+        message = f"the weights of some sites, such as {sites[0].name}, are {sites[0].storage.preparation.observing}"
+        advice = "pass what transform.calibrate returned for this recipe"
+        raise TransformError(f"{name}: {message}, which needs calibration=: {advice}")
     return {site.name: _of_site(name, plan, site, calibration or {}) for site in sites}
 
 
@@ -137,7 +138,8 @@ def _of_site(name: str, plan: Plan, site: Site, calibration: Mapping[str, Any]) 
     given = entry(where, calibration, site.statistics)
     if not isinstance(given, InputStatistics):
         raise TransformTypeError(
-            f"{where} is {described(given)}; it must be a transform.InputStatistics, with X^T X or maxima"
+            f"{where} is {described(given)}; it must be a transform.InputStatistics, with X^T X or maxima. "
+            "Calibrate with the same recipe"
         )
     wanted = placeholder(plan, site)
     fields = {}

@@ -1,6 +1,5 @@
 """A function with its sites: the first step of every transformation."""
 
-import inspect
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
@@ -42,35 +41,32 @@ def checked(name: str, apply: Any, recipe: Any) -> Function:
     return Function(name, apply, recipe)
 
 
-def analyze(function: Function, parameters: Parameters, inputs: tuple[Any, ...]) -> Analysis:
-    """Traces a function for inputs of these types, and finds its sites."""
-    program, outputs = trace(function, parameters, inputs)
+def analyze(function: Function, parameters: Parameters, inputs: tuple[Any, ...], batch: int | None = None) -> Analysis:
+    """Traces a function for inputs of these types, and finds its sites. `batch` is their number in a data set."""
+    program, outputs = trace(function, parameters, inputs, batch)
     return Analysis(read(program, parameters.names, function.recipe), outputs)
 
 
-def trace(function: Function, parameters: Parameters, inputs: tuple[Any, ...]) -> jaxprs.Traced:
-    """The program of a function for inputs of these types."""
+def trace(function: Function, parameters: Parameters, inputs: tuple[Any, ...], batch: int | None = None) -> jaxprs.Traced:
+    """The program of a function for inputs of these types. What it raises gets a note of what it was called with."""
     params = parameters.structure.unflatten(map(abstract, parameters.leaves))
     try:
         with recording.opened():
             return jaxprs.trace(function.apply, params, *inputs)
-    except (TypeError, ValueError, OverflowError) as error:
-        require_arrays(function.name, inputs, allow_types=True)
-        if isinstance(error, TypeError) and not _accepts(function.apply, params, *inputs):
-            count = f"params and {len(inputs)} input{'s' * (len(inputs) != 1)}"
-            error.add_note(f"{function.name} calls apply with {count}. These are the inputs alone, without labels.")
+    except Exception as error:
+        if isinstance(error, TypeError | ValueError | OverflowError):
+            require_arrays(function.name, inputs, allow_types=True)
+        error.add_note(_call(function, inputs, batch))
         raise
 
 
-def _accepts(function: Callable[..., Any], *arguments: Any) -> bool:
-    """Whether a function takes this many arguments, as far as its signature tells."""
-    try:
-        inspect.signature(function).bind(*arguments)
-    except TypeError:
-        return False
-    except ValueError:  # it has no signature
-        pass
-    return True
+def _call(function: Function, inputs: tuple[Any, ...], batch: int | None) -> str:
+    """How `apply` was called, and what its inputs are to be."""
+    call = f"{function.name} called apply({', '.join(['params', *map(described, inputs)])})"
+    if batch is None:
+        return f"{call}. These are the inputs alone, without labels; bind static arguments with functools.partial."
+    wanted = "A batch has the shapes that apply takes, with the batch dimension, and no labels"
+    return f"{call}, for batch {batch}. {wanted}; several inputs are a tuple, not a list."
 
 
 def input_types(inputs: tuple[Any, ...]) -> Hashable:

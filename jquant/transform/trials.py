@@ -57,7 +57,7 @@ class Trials:
             for index, scheme in enumerate(schemes)
             if scheme is not None
         }
-        self._plans = self._read(batches[0])
+        self._plans = self._read(batches[0], 0)
         self.choices = choices.united(self._plans)
         traced.require_sites(next(iter(self._functions.values())), self.choices.plan)
         self._programs = {traced.input_types(batches[0]): _program(self.choices)}
@@ -85,12 +85,12 @@ class Trials:
     def measure(self, assignments: Iterable[Sequence[int]]) -> list[float]:
         """The noise for each assignment, in parts of the signal: power over power, over all float outputs and batches."""
         numbers = [[0] * len(self.choices.options), *assignments]
-        steps: Iterable[Any] = [(inputs, number) for inputs in self._batches for number in range(len(numbers))]
+        steps: Iterable[Any] = [(*each, number) for each in enumerate(self._batches) for number in range(len(numbers))]
         if self._progress:
             steps = with_progress(self._name, steps, "measuring", "run")
         signal, powers, exact = 0.0, np.zeros(len(numbers)), []
-        for inputs, number in steps:
-            outputs = self.outputs(numbers[number], inputs)
+        for batch, inputs, number in steps:
+            outputs = self.outputs(numbers[number], inputs, batch)
             if number == 0:
                 exact = outputs
             both = _powers(exact, outputs)
@@ -103,24 +103,24 @@ class Trials:
             raise TransformError(f"{self._name}: the outputs of apply are {what}: no noise can be compared with them")
         return list(np.where(np.isnan(powers), np.inf, powers)[1:] / signal)
 
-    def outputs(self, numbers: Sequence[int], inputs: tuple[Any, ...]) -> list[Any]:
-        """The outputs of the function for one batch, if the sites choose these numbers."""
-        return self._program(inputs)(np.array(numbers, np.int32), self._parameters.leaves, inputs, self._resources)
+    def outputs(self, numbers: Sequence[int], inputs: tuple[Any, ...], batch: int | None = None) -> list[Any]:
+        """The outputs of the function for the inputs of a batch, of this number, if the sites choose these numbers."""
+        return self._program(inputs, batch)(np.array(numbers, np.int32), self._parameters.leaves, inputs, self._resources)
 
-    def _read(self, inputs: tuple[Any, ...]) -> dict[int, Plan]:
+    def _read(self, inputs: tuple[Any, ...], batch: int | None) -> dict[int, Plan]:
         """The sites with each candidate, all from one program."""
         first = next(iter(self._functions.values()))
-        program = traced.trace(first, self._parameters, inputs).program
+        program = traced.trace(first, self._parameters, inputs, batch).program
         return {
             candidate: choices.without_shard_maps(reader.read(program, self._parameters.names, function.recipe))
             for candidate, function in self._functions.items()
         }
 
-    def _program(self, inputs: tuple[Any, ...]) -> Callable[..., list[Any]]:
+    def _program(self, inputs: tuple[Any, ...], batch: int | None) -> Callable[..., list[Any]]:
         """The program for inputs of these types."""
         types = traced.input_types(inputs)
         if types not in self._programs:
-            plans = self._read(inputs)
+            plans = self._read(inputs, batch)
             for candidate, plan in plans.items():
                 expected, actual = self._plans[candidate].fingerprint(), plan.fingerprint()
                 names = [name for name in {**expected, **actual} if expected.get(name) != actual.get(name)]

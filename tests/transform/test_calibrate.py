@@ -180,16 +180,25 @@ def test_errors():
     )
 
 
-def test_labels_among_the_inputs():
-    """The error of JAX has a note; other errors of `apply` do not."""
+NOTE = (
+    "A batch has the shapes that apply takes, with the batch dimension, and no labels; several inputs are a tuple, "
+    "not a list."
+)
+BATCHES_WITH_NOTES = {  # the last batch, and what the note says of it
+    "labels": ((BATCHES[0], np.zeros(7, np.float32)), "float32[7,16], float32[7]"),
+    "a list": ([BATCHES[0], np.zeros(7, np.int32)], "[float32[7,16], int32[7]]"),
+    "one example": (BATCHES[0][0, :8], "float32[8]"),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES_WITH_NOTES)
+def test_errors_of_apply_have_a_note(name):
+    """It says what `apply` was called with, and for which batch."""
+    batch, types = BATCHES_WITH_NOTES[name]
+    apply = lambda params, x: x @ params["w"]  # noqa: E731
     with pytest.raises(TypeError) as caught:
-        transform.calibrate(lambda params, x: x @ params["w"], {"w": W}, [(BATCHES[0], np.zeros(7))], STATIC)
-    assert caught.value.__notes__ == [
-        "transform.calibrate calls apply with params and 2 inputs. These are the inputs alone, without labels."
-    ]
-    with pytest.raises(TypeError) as caught:
-        transform.calibrate(lambda params, x: abs("a string"), {"w": W}, BATCHES, STATIC)
-    assert not hasattr(caught.value, "__notes__")
+        transform.calibrate(apply, {"w": W}, [BATCHES[0], BATCHES[2], batch], STATIC)
+    assert caught.value.__notes__[-1] == f"transform.calibrate called apply(params, {types}), for batch 2. {NOTE}"
 
 
 def test_scales_of_the_quantized_function():

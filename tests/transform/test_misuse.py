@@ -124,6 +124,29 @@ def test_errors_of_apply_are_not_changed():
             call(function, apply=apply)
 
 
+@pytest.mark.parametrize("function", CALLS)
+def test_errors_of_apply_have_a_note(function):
+    """It says what `apply` was called with."""
+
+    def apply(params, x):
+        raise KeyError("of apply")
+
+    with pytest.raises(KeyError) as caught:
+        call(function, apply=apply)
+    assert caught.value.__notes__[-1].startswith(f"transform.{function} called apply(params, float32[2,8])")
+    assert ("for batch 0. A batch has" in caught.value.__notes__[-1]) == ((function, "batches") in CASES)
+
+
+def test_errors_of_apply_in_a_quantized_function():
+    quantized_apply, quantized_params = transform.quantize(ARGUMENTS["apply"], PARAMS, DYNAMIC, X)
+    with pytest.raises(TypeError) as caught:
+        quantized_apply(quantized_params, X, X)
+    assert caught.value.__notes__[-1] == (
+        "quantized_<lambda> called apply(params, float32[2,8], float32[2,8]). These are the inputs alone, without labels; "
+        "bind static arguments with functools.partial."
+    )
+
+
 @pytest.mark.parametrize(("leaf", "advice"), [(jax.nn.relu, "close over the rest"), (0.5, "or close over")])
 @pytest.mark.parametrize("function", CALLS)
 def test_a_leaf_is_not_an_array(function, leaf, advice):
@@ -261,15 +284,24 @@ def test_preparation_of_products_of_activations(field, value):
 
 
 @pytest.mark.parametrize("function", ["quantize", "quantization_aware", "report"])
-@pytest.mark.parametrize("fields", [{"weight_rounding": "GPTQ"}, {"smoothing": "AWQ"}, {"smoothing": "SMOOTHQUANT"}])
-def test_missing_statistics(function, fields):
+@pytest.mark.parametrize(
+    ("fields", "algorithm"),
+    [
+        ({"weight_rounding": "GPTQ"}, "rounded by GPTQ"),
+        ({"smoothing": "AWQ"}, "smoothed by AWQ"),
+        ({"smoothing": "SMOOTHQUANT", "weight_rounding": "GPTQ"}, "smoothed by SMOOTHQUANT and rounded by GPTQ"),
+    ],
+)
+def test_missing_statistics(function, fields, algorithm):
     recipe = transform.Recipe([("*", transform.Scheme(**fields))], smallest=1)
-    message = "the weights of some sites, such as w, are prepared for their inputs, and need calibration="
+    message = (
+        f"the weights of some sites, such as w, are {algorithm}, which needs calibration=: pass what transform.calibrate"
+    )
     assert_declined(lambda: call(function, recipe=recipe, calibration=None), message)
     message = "calibration['w'], of the input of w, is missing; calibration has: a"
     calibration = ARGUMENTS["calibration"]
     assert_declined(lambda: call(function, recipe=recipe, calibration={"a": calibration["w"]}), message)
-    message = "it must be a transform.InputStatistics, with X^T X or maxima"
+    message = "it must be a transform.InputStatistics, with X^T X or maxima. Calibrate with the same recipe"
     assert_declined(lambda: call(function, recipe=recipe, calibration=calibration), message, TransformTypeError)
     for wrong in (3, "static", ["*"], object(), {1}):
         with pytest.raises(TransformTypeError, match="calibration"):

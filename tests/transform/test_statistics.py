@@ -332,7 +332,7 @@ class TestWrongStatistics:
         return {"matmul": right._replace(**changed)}
 
     def test_none(self):
-        assert_declined(lambda: self.quantize(None), "such as matmul, are prepared for their inputs, and need calibration=")
+        assert_declined(lambda: self.quantize(None), "such as matmul, are rounded by GPTQ, which needs calibration=")
 
     def test_missing(self):
         missing = {"another": self.observed()["matmul"]}
