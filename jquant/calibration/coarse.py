@@ -90,7 +90,7 @@ def warn(name: str, state: Any, range: Any, check: Check) -> None:
     subject = f"{_SUBJECT.get()}: " if _SUBJECT.get() else ""
     bins = f"the bins are {chosen.bin_width:.4g} wide, because the numbers go from {chosen.min:.4g} to {chosen.max:.4g}"
     coarse = f"that is too coarse for the range from {chosen.low:.4g} to {chosen.high:.4g}: {reason}"
-    warnings.warn(f"{subject}{name}: {bins}; {coarse}; {remedy}", UserWarning, stacklevel=_caller_stacklevel())
+    warnings.warn(f"{subject}{name}: {bins}; {coarse}; {remedy}", UserWarning, stacklevel=caller_stacklevel())
 
 
 def _is_known(leaf: Any) -> bool:
@@ -100,8 +100,8 @@ def _is_known(leaf: Any) -> bool:
     return not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated
 
 
-def _caller_stacklevel() -> int:
-    """The `stacklevel` for `warn` of the first frame outside of the package."""
+def caller_stacklevel() -> int:
+    """The `stacklevel`, for the function that calls this, of the first frame outside of the package."""
     frame, level = sys._getframe(1), 0
     while frame is not None and f"{frame.f_globals.get('__name__')}.".startswith("jquant."):
         frame, level = frame.f_back, level + 1

@@ -15,6 +15,7 @@ from jquant.placement import explain_array_errors_as
 from jquant.transform import compute, rewrite, statistics, traced
 from jquant.transform.checks import as_transform_errors
 from jquant.transform.input_batches import each_inputs
+from jquant.transform.observed_numbers import require_numbers, warn_of_zeros
 from jquant.transform.parameters import flattened
 from jquant.transform.plan import Plan, Site
 from jquant.transform.recipe import Recipe
@@ -63,15 +64,19 @@ def calibrate(
 
     Raises:
       TransformError: a recipe that needs nothing observed, a function without sites, or no batch; statistics that do not
-        fit into memory; a pattern of the recipe that
-        matches no site; a batch for which the function has different sites; a site that no batch reached, for example in a
-        branch that was never taken.
+        fit into memory; a pattern of the recipe that matches no site; a batch for which the function has different sites;
+        a site, or one of its layers, that no batch reached, for example in a branch that was never taken; a static input
+        that no finite number reached, because batches have only NaN and infinities, or no rows. (NaN and infinities among
+        other numbers are ignored for ranges. Statistics for GPTQ and smoothing keep them, and `quantize` then raises.)
       TransformTypeError: an argument of the wrong type, or a leaf of `params` or of a batch that is not an array.
       ImportError: `progress` is set, but tqdm is not installed.
 
     Warns:
       UserWarning: the bins of an observer are too coarse for the range of a site, because a few of its numbers are much
-        larger than the others; `percentile`, `mean_squared_error` and `entropy` of `jquant.calibration` say when.
+        larger than the others; `percentile`, `mean_squared_error` and `entropy` of `jquant.calibration` say when. Nothing
+        but zeros reached some sites, or some of their layers, which the warning names: a range of [0, 0] has the scale 1,
+        and weights are prepared for inputs that do not occur. (Experts of a stack have one range, and common statistics: one
+        that got no row is no such site.)
 
     Example:
       >>> import jax.numpy as jnp
@@ -119,14 +124,18 @@ def calibrate(
         is_prepared = any(state[name].sums is not None for name in missed)
         advice = "do not prepare it for its inputs" if is_prepared else "make its input dynamic"
         raise TransformError(f"{message} {advice}")
+    observers = {site.name: state[site.name].range for site in first.inputs()}
+    require_numbers(_NAME, observers)
     ranges = {site.name: _ranges(site, state[site.name]) for site in first.inputs()}
     if sequential:
-        sums = sequential_sums(_NAME, first, parameters.leaves, kept, static_inputs(_NAME, first, ranges))
+        all_sums = sequential_sums(_NAME, first, parameters.leaves, kept, static_inputs(_NAME, first, ranges))
     else:
-        sums = {site.name: state[site.name].sums for site in first.prepared()}
+        all_sums = {name: each.sums for name, each in state.items()}
+    sums = {site.name: all_sums[site.name] for site in first.prepared()}
     observed: dict[str, Any] = dict(ranges)
-    for site in first.prepared():
-        observed[site.name] = statistics.finished(sums[site.name])._replace(range=ranges.get(site.name))
+    for name, each in sums.items():
+        observed[name] = statistics.finished(each)._replace(range=ranges.get(name))
+    warn_of_zeros(_NAME, observers, sums)
     return observed
 
 
@@ -134,7 +143,7 @@ def _observed_sites(plan: Plan) -> dict[str, Site]:
     """The sites of whose inputs something is observed, by name."""
     sites = {site.name: site for site in (*plan.inputs(), *plan.prepared())}
     if not sites:
-        message = "the recipe has no static inputs, and neither smoothing nor GPTQ: it needs no calibration"
+        message = "the recipe has no static inputs at these sites, and neither smoothing nor GPTQ: it needs no calibration"
         raise TransformError(f"{_NAME}: {message}")
     return sites
 

@@ -201,6 +201,86 @@ def test_errors_of_apply_have_a_note(name):
     assert caught.value.__notes__[-1] == f"transform.calibrate called apply(params, {types}), for batch 2. {NOTE}"
 
 
+LAYERS = {"w": W, "layers": np.stack([W, OTHER])}
+
+
+def through_layers(params, x):
+    """The last product reads NaN, if `x` has a number above 100."""
+    x = lax.scan(lambda x, w: (x @ w, None), x @ params["w"], params["layers"])[0]
+    return jnp.where(x.max() > 100, jnp.nan, x) @ params["w"]
+
+
+GPTQ = recipe(transform.Scheme(weight_rounding="GPTQ"))
+PERCENTILE = recipe(transform.Scheme(activations="STATIC", observer=("percentile", 99)))
+NAN, ZEROS = np.full((2, 16), np.nan, np.float32), np.zeros((2, 16), np.float32)
+
+
+class TestWhatWasSeen:
+    """Of numbers that are not finite, and of zeros alone, nothing is learned; a state without numbers is told from zeros."""
+
+    @pytest.mark.parametrize(
+        ("scheme", "batches"),
+        [(STATIC, [NAN, NAN]), (PERCENTILE, [np.inf + ZEROS])],
+        ids=["NaN", "infinities"],
+    )
+    def test_no_finite_number(self, scheme, batches):
+        message = (
+            "transform.calibrate: no finite number reached w, layers[0], layers[1], w#2: are there only NaN or infinities"
+        )
+        assert_declined(lambda: transform.calibrate(through_layers, LAYERS, batches, scheme), message)
+
+    def test_no_rows(self):
+        call = lambda: transform.calibrate(lambda w, x: x @ w, W, [ZEROS[:0]], STATIC)  # noqa: E731
+        assert_declined(
+            call, "no finite number reached matmul: are there only NaN or infinities in the batches, or no rows?"
+        )
+
+    def test_at_some_sites(self):
+        """Those that come after the function has computed NaN."""
+        call = lambda: transform.calibrate(through_layers, LAYERS, [np.full((1, 16), 50, np.float32)], STATIC)  # noqa: E731
+        assert_declined(call, "no finite number reached w#2: ")
+
+    def test_one_finite_number(self):
+        """Is enough, in any batch; a zero as well, with a warning."""
+        x = NAN.copy()
+        x[0, 0] = 0.5
+        (range,) = transform.calibrate(lambda w, x: x @ w, W, [NAN, x], STATIC).values()
+        np.testing.assert_array_equal(range, (0.5, 0.5))
+        x[0, 0] = 0
+        with pytest.warns(UserWarning, match="nothing but zeros reached matmul"):
+            transform.calibrate(lambda w, x: x @ w, W, [NAN, x], STATIC)
+
+    @pytest.mark.parametrize(
+        ("scheme", "sequential"),
+        [(STATIC, False), (PERCENTILE, False), (GPTQ, False), (GPTQ, True)],
+        ids=["extremes", "histogram", "sums", "sequential sums"],
+    )
+    def test_only_zeros(self, scheme, sequential):
+        """One warning for all sites, at the line of the caller."""
+        with pytest.warns(UserWarning, match="nothing but zeros") as record:
+            calibration = transform.calibrate(through_layers, LAYERS, [ZEROS] * 2, scheme, sequential=sequential)
+        (warning,) = record
+        assert str(warning.message) == (
+            "transform.calibrate: nothing but zeros reached w, layers[0], layers[1], w#2: "
+            "are these inputs like those of the quantized function? A range of [0, 0] has the scale 1"
+        )
+        assert warning.filename == __file__
+        transform.quantize(through_layers, LAYERS, scheme, ZEROS, calibration=calibration)
+
+    def test_zeros_in_one_layer(self):
+        """The second of two."""
+        params = {"w": W, "layers": np.stack([0 * W, W])}
+        apply = lambda params, x: lax.scan(lambda x, w: (x @ w, None), x, params["layers"])[0]  # noqa: E731
+        with pytest.warns(UserWarning, match=r"nothing but zeros reached layers\[1\]: "):
+            transform.calibrate(apply, params, BATCHES, STATIC)
+
+    def test_an_expert_without_rows(self):
+        """Neither raises nor warns: the stack has one range, and common statistics."""
+        experts, x, sizes = np.stack([W, OTHER, W]), BATCHES[0], np.int32([4, 0, 3])
+        for scheme in (STATIC, GPTQ):
+            transform.calibrate(lambda w, x, sizes: lax.ragged_dot(x, w, sizes), experts, [(x, sizes)], scheme)
+
+
 def test_scales_of_the_quantized_function():
     """They are those of the extremes of all batches."""
     apply = lambda params, x: x @ params["w"]  # noqa: E731
