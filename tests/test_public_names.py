@@ -47,9 +47,9 @@ PUBLIC = {
     """,
     "jquant.transform": """
         Activations Assignment InputStatistics MixedPrecision QuantizedFunction Recipe Report Row Scheme SiteChoice
-        SiteReport Sites TransformError TransformTypeError adapters calibrate dynamic_int8 int4_by_rows mixed_precision
-        quantization_aware quantize report sites static_int8 weight_only_float8 weight_only_int4 weight_only_int8
-        weight_only_mxfp4 weight_only_nvfp4
+        SiteReport Sites TransformError TransformTypeError adapters calibrate dynamic_int8 gptq_int4 int4_by_rows
+        mixed_precision quantization_aware quantize report sites static_int8 weight_only_float8 weight_only_int4
+        weight_only_int8 weight_only_mxfp4 weight_only_nvfp4
     """,
     "jquant.transform.adapters": """
         attach init merge

@@ -89,7 +89,7 @@ class Scheme:
         and positional arguments, such as ``("percentile", 99.99)``.
       block_size: how many weights of an output channel share a scale, along the dimensions that a product sums over. None:
         all of them, or 32 in MX formats. INT2 needs one, a power of two from 16 on; that of other types of 4 bits is a
-        multiple of 4.
+        multiple of 4. It need not divide the number of weights: the last block may be shorter.
       scale_type: ``"FLOAT32"``, ``"FLOAT16"`` or ``"BFLOAT16"``: the type of the scales, for integers and 8-bit floats.
       k_parts: in how many equal parts a mesh may split the dimensions that a product of integers sums over, with the bits of
         one device: a power of two. The sums of blocks are then added in that many runs, whether there is a mesh or not.
@@ -279,11 +279,24 @@ class Recipe:
       TransformError: no rules, or a negative `smallest`.
       TransformTypeError: rules that are not pairs of a string and a `Scheme` or None.
 
+    Ready are `static_int8`, `dynamic_int8`, `weight_only_int8`, `weight_only_int4`, `int4_by_rows`, `gptq_int4`,
+    `weight_only_float8`, `weight_only_mxfp4` and `weight_only_nvfp4`, for all sites. In `gptq_int4`, convolutions, which
+    take no weights of 4 bits, have weights of 8; a table that is only looked up is rounded to nearest.
+
     Example:
       >>> from jquant import transform
       >>> recipe = transform.Recipe((("head/*", None), ("*", transform.Scheme())))
       >>> transform.Recipe.from_json(recipe.to_json()) == recipe
       True
+
+      Its pairs are there to be copied:
+
+      >>> of_convolutions, of_others = transform.gptq_int4.rules
+      >>> print(*of_convolutions)
+      convolution Scheme(activations='FLOAT')
+      >>> of_others[1].weight_type, of_others[1].block_size, of_others[1].weight_rounding
+      ('INT4', 32, 'GPTQ')
+      >>> recipe = transform.Recipe([("head", None), *transform.gptq_int4.rules])
     """
 
     rules: Sequence[tuple[str, Scheme | None]]
@@ -338,11 +351,19 @@ def _everywhere(**fields: Any) -> Recipe:
     return Recipe([("*", Scheme(**fields))])
 
 
+_INT4: dict[str, Any] = {"weight_type": "INT4", "block_size": 32, "scale_type": "FLOAT16"}
+
 static_int8 = _everywhere(activations="STATIC")
 dynamic_int8 = _everywhere()
 weight_only_int8 = _everywhere(activations="FLOAT")
-weight_only_int4 = _everywhere(weight_type="INT4", block_size=32, scale_type="FLOAT16", activations="FLOAT")
-int4_by_rows = _everywhere(weight_type="INT4", block_size=32, scale_type="FLOAT16", activations="DYNAMIC_ROW")
+weight_only_int4 = _everywhere(**_INT4, activations="FLOAT")
+gptq_int4 = Recipe(
+    [
+        ("convolution", Scheme(activations="FLOAT")),  # which takes no weights of 4 bits
+        ("*", Scheme(**_INT4, activations="FLOAT", weight_range="mean_squared_error", weight_rounding="GPTQ")),
+    ]
+)
+int4_by_rows = _everywhere(**_INT4, activations="DYNAMIC_ROW")
 weight_only_mxfp4 = _everywhere(weight_type="MXFP4", activations="FLOAT")
 weight_only_nvfp4 = _everywhere(weight_type="NVFP4", activations="FLOAT")
 weight_only_float8 = _everywhere(weight_type="FLOAT8E4M3FN", activations="FLOAT")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from jax import lax
 from support import optimal_brain
+from support.comparison import assert_equal
 from support.draw import Draw
 from support.networks import recipe
 from support.sampling import one_in
@@ -161,3 +162,38 @@ def test_several_matrices(format):
         experts = numbers(lambda w, x, i: jnp.einsum("bmk,bkn->bmn", x, w[i]), w, x, index)
         expected = np.stack([numbers(multiply, matrix, x.reshape(-1, 40)) for matrix in w])
         np.testing.assert_array_equal(experts, expected)
+
+
+def embedded_and_convolved(params, tokens):
+    """A table, a filter, and a matrix whose rows are no whole blocks."""
+    x = params["table"][tokens]
+    return lax.conv(jnp.swapaxes(x, 1, 2), params["filter"], (1,), "SAME"), x @ params["out"]
+
+
+class TestTheReadyRecipe:
+    @staticmethod
+    def quantized(apply, recipe):
+        draw = Draw(7)
+        params = {"table": draw.weights(20, 33), "filter": draw.weights(8, 33, 3), "out": draw.weights(33, 9)}
+        tokens = draw.indices(2, 7, below=20)
+        calibration = transform.calibrate(apply, params, [tokens], recipe)
+        return transform.quantize(apply, params, recipe, tokens, calibration=calibration)[1]["sites"]
+
+    def test_each_site(self):
+        """Products are rounded by GPTQ, tables from searched ranges, and convolutions to 8 bits."""
+        int4 = {"weight_type": "INT4", "block_size": 32, "scale_type": "FLOAT16", "activations": "FLOAT"}
+        searched = {**int4, "weight_range": "mean_squared_error"}
+        rules = {
+            "out": transform.Scheme(**searched, weight_rounding=("GPTQ", 0.01, True)),
+            "table": transform.Scheme(**searched),
+            "filter": transform.Scheme(activations="FLOAT"),
+        }
+        sites = self.quantized(embedded_and_convolved, transform.gptq_int4)
+        assert_equal(sites, self.quantized(embedded_and_convolved, transform.Recipe([*rules.items()])))
+        assert [str(sites[name]["values"].dtype) for name in rules] == ["int4", "int4", "int8"]
+        assert sites["out"]["values"].shape == (33, 9)
+
+    def test_without_convolutions(self):
+        """The pattern that no site matches is no error, and an odd number of rows none either."""
+        sites = self.quantized(lambda params, tokens: embedded_and_convolved(params, tokens)[1], transform.gptq_int4)
+        assert set(sites) == {"table", "out"}
