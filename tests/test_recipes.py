@@ -22,6 +22,7 @@ PACKAGES = {
     "safetensors_model": ["safetensors"],
     "orbax_checkpoint": ["orbax.checkpoint"],
     "transform_nnx": ["flax"],
+    "flax_to_onnxruntime": ["flax", "onnxruntime"],
     "transform_linen": ["flax"],
     "transform_equinox": ["equinox"],
     "transform_haiku": ["haiku"],
