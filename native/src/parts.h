@@ -13,8 +13,8 @@
 
 namespace jquant {
 
-// Multiplications that take a few microseconds, in which no other thread would have begun.
-constexpr int64_t kTooFewToShare = int64_t{1} << 19;
+// Fewer multiplications take a few microseconds, in which no other thread would have begun.
+constexpr int64_t kFewestToShare = int64_t{1} << 19;
 constexpr int64_t kPartsPerThread = 4;  // so that a thread that is interrupted does not keep the others waiting
 
 // The size of the parts of each matrix of the batch.
@@ -24,7 +24,7 @@ struct PartSize {
 
 // Whether so many multiplications are shared by the threads.
 inline bool are_shared(const Threads& threads, int64_t multiplications) {
-  return threads.count() > 1 && multiplications >= kTooFewToShare;
+  return threads.count() > 1 && multiplications >= kFewestToShare;
 }
 
 constexpr int64_t kLeastPackedRows = 96;  // of a part, for which weights are packed

@@ -32,7 +32,7 @@ struct Epilogue {
   Broadcast<float> row_scale;     // of kDequantize; one for each row, or for all
   Broadcast<float> column_scale;  // of kDequantize; the multiplier of kRequantize
   Broadcast<float> bias;
-  Broadcast<int32_t> zero_point;  // of kRequantize; one for each row, or for all
+  Broadcast<int32_t> zero_point;  // of kRequantize, within the type of the output; one for each row, or for all
   Type output_type = Type::kInt32;
 };
 

@@ -1,4 +1,4 @@
-// Vectors of float32: the one operation that differs between instruction sets, and exact conversions to them.
+// Vectors of float32: the one operation whose results differ between instruction sets, and exact conversions to them.
 #pragma once
 
 #include "epilogue.h"
