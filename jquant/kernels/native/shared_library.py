@@ -51,7 +51,7 @@ def _load_once() -> Library:
     except ModuleNotFoundError as error:
         if error.name != PACKAGE:
             raise
-        return Library(None, "the package jquant-native is not installed (in a clone: pip install ./native)")
+        return Library(None, "the package jquant-native is not installed (pip install ./native)")
     try:
         functions = ctypes.CDLL(str(package.LIBRARY))
         functions.jquant_instruction_set.restype = ctypes.c_char_p

@@ -97,7 +97,7 @@ def check_one_warning(obstacle):
 def test_not_installed(monkeypatch):
     """Nobody is warned of what is optional."""
     monkeypatch.setitem(sys.modules, shared_library.PACKAGE, None)
-    check_that_xla_takes_its_place(r"the package jquant-native is not installed \(in a clone: pip install ./native\)$")
+    check_that_xla_takes_its_place(r"the package jquant-native is not installed \(pip install ./native\)$")
 
 
 def test_switched_off(load, monkeypatch):
