@@ -64,7 +64,7 @@ EXACT = [seed for seed in range(200) if draw_network(seed).is_exact]
 
 
 @pytest.mark.gate
-@pytest.mark.filterwarnings("ignore:.*nothing but zeros reached:UserWarning")  # as rectified inputs of a random network may be
+@pytest.mark.filterwarnings("ignore:.*nothing but zeros reached:UserWarning")  # which rectified inputs may be
 @one_in(12, "seed", EXACT[:24], gate=6)
 def test_assignments_of_random_networks(seed, count):
     """Each gives the bits, and stores the bytes, of the function that its recipe quantizes: sites alone, and random ones."""
