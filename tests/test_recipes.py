@@ -22,7 +22,7 @@ PACKAGES = {
     "safetensors_model": ["safetensors"],
     "orbax_checkpoint": ["orbax.checkpoint"],
     "transform_nnx": ["flax"],
-    "flax_to_onnxruntime": ["flax", "onnxruntime"],
+    "flax_to_onnxruntime": ["flax", "onnx", "onnxruntime"],
     "transform_linen": ["flax"],
     "transform_equinox": ["equinox"],
     "transform_haiku": ["haiku"],
@@ -32,6 +32,7 @@ PACKAGES = {
     "key_value_cache": ["flax"],
     "adapters": ["flax", "equinox", "optax", "orbax.checkpoint", "safetensors"],
 }
+EXTRAS = {"torch": "no extra: it is large", "onnx": "extra: onnx", "onnxruntime": "extra: oracle"}  # others: recipes
 DOCUMENT = (ROOT / "docs" / "recipes.md").read_text()
 SECTIONS = {
     match[1]: text for text in DOCUMENT.split("\n## ") if (match := re.search(r"`examples/recipes/(\w+)\.py`", text))
@@ -40,8 +41,7 @@ SECTIONS = {
 
 def require(name: str) -> None:
     for package in PACKAGES[name]:
-        extra = "no extra: it is large" if package == "torch" else "extra: recipes"
-        pytest.importorskip(package, reason=f"{package} is not installed ({extra})")
+        pytest.importorskip(package, reason=f"{package} is not installed ({EXTRAS.get(package, 'extra: recipes')})")
 
 
 def blocks(name: str, language: str) -> list[str]:
