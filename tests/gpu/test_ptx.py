@@ -85,7 +85,7 @@ def name_of(value: str | Callable) -> str:
     return value if isinstance(value, str) else value.__name__
 
 
-@one_in(3, ("name", "program"), alternately(EVERY), ids=name_of)
+@one_in(3, ("name", "program"), alternately(EVERY), ids=name_of, gate=3)
 def test_operator_alone(name, program):
     """With traced or with constant parameters, alternately."""
     function, arguments = program(EVERY[name])
@@ -94,7 +94,7 @@ def test_operator_alone(name, program):
     assert ptx.inexact(kernels, divisors(EVERY[name], program)) == []
 
 
-@one_in(7, ("name", "program"), in_both(EVERY), ids=name_of, gate=3)
+@one_in(7, ("name", "program"), in_both(EVERY), ids=name_of, gate=5)
 def test_operator_in_a_callers_program(name, program):
     function, arguments = program(EVERY[name])
 
