@@ -60,10 +60,12 @@ def job_problems(job: dict) -> Iterator[str]:
     if not set(job.get("permissions", {})) <= WRITABLE:
         yield f"it has permissions {job['permissions']}; only {', '.join(sorted(WRITABLE))} may be set"
     installed = set()
+    rows = job.get("strategy", {}).get("matrix", {}).get("include", [])
     for step in job["steps"]:
         if "uses" in step and not PINNED.fullmatch(step["uses"]):
             yield f"{step['uses']} is not pinned to a major version"
-        for line in step.get("run", "").splitlines():
+        lines = [line for row in rows or [{}] for line in filled_in(step.get("run", ""), row).splitlines()]
+        for line in dict.fromkeys(lines):
             words = shlex.split(line)
             if words[:4] == ["python", "-m", "pip", "install"]:
                 extras = re.findall(r"[\w-]+", "".join(re.findall(r"\.\[(.*?)\]", line)))
@@ -72,7 +74,12 @@ def job_problems(job: dict) -> Iterator[str]:
                 installed |= {*words[4:], *(package for extra in extras for package in packages(extra))}
             else:
                 yield from (f"{problem}: {line}" for problem in command_problems(words, installed))
-    yield from matrix_problems(job.get("strategy", {}).get("matrix", {}).get("include", []))
+    yield from matrix_problems(rows)
+
+
+def filled_in(command: str, row: dict) -> str:
+    """The command, with the values of a row of the matrix."""
+    return re.sub(r"\$\{\{ matrix\.(\w+) \}\}", lambda name: row.get(name[1], name[0]), command)
 
 
 def packages(extra: str) -> Iterator[str]:
@@ -103,8 +110,8 @@ def command_problems(words: list[str], installed: set[str]) -> Iterator[str]:
 
 
 def matrix_problems(rows: list[dict]) -> Iterator[str]:
-    """The matrix must have the Python versions of the classifiers, and the oldest supported JAX."""
-    if not rows:
+    """A matrix of Python versions must have those of the classifiers, and the oldest supported JAX."""
+    if not any("python" in row for row in rows):
         return
     prefix = "Programming Language :: Python :: "
     versions = {text.removeprefix(prefix) for text in PROJECT["classifiers"] if re.fullmatch(rf"{prefix}3\.\d+", text)}
