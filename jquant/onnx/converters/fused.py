@@ -228,7 +228,11 @@ def concat(y_scale, y_zero_point, *triples, axis, output_dtype):
 
 
 def _tabulated(function, x, table, parameters):
-    """``function(x, *parameters)``, whose results for all integers may be known: then they are `table`."""
+    """``function(x, *parameters)``, whose results for all integers may be known: then they are `table`.
+
+    The callers are jitted: one program computes the tables of all nodes while a model is loaded, and calls outside `jit`
+    compile nothing anew.
+    """
     leaves, tree = jax.tree.flatten(tuple(map(flat, parameters)))
 
     def of_leaves(x, *leaves, once):
@@ -239,16 +243,19 @@ def _tabulated(function, x, table, parameters):
 
 
 @_stored_converter("quantized_linear_leaky_relu")
+@functools.partial(jax.jit, static_argnames="alpha")
 def leaky_relu(x, table, *parameters, alpha=0.01):
     return _tabulated(functools.partial(quantized_linear_leaky_relu, alpha=alpha), x, table, parameters)
 
 
 @_stored_converter("quantized_linear_sigmoid")
+@jax.jit
 def sigmoid(x, table, *parameters):
     return _tabulated(quantized_linear_sigmoid, x, table, parameters)
 
 
 @_stored_converter("quantized_linear_times_sigmoid")
+@jax.jit
 def times_sigmoid(x, table, *parameters):
     """Its parameters are those of the sigmoid, after them those of the product."""
 
