@@ -37,6 +37,7 @@ def convolution_options(rank, pads=None, group=1, **windows):
     return {**windows, "padding": padding, "groups": group, "feature_level": level}
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @one_in(3, ("a_dtype", "b_dtype"), DTYPE_PAIRS, first=1)
 def test_convolution_integer(a_dtype, b_dtype):
     """Without zero points, with that of the input, and with both; onnxruntime supports zero points per tensor only."""
@@ -54,6 +55,7 @@ def test_convolution_integer_wraps():
     assert jquant.convolution_integer(x, w) == run("ConvInteger", x, w) == 513_565_408
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @one_in(3, ("a_dtype", "b_dtype"), DTYPE_PAIRS, first=2)
 def test_convolution_integer_to_float(a_dtype, b_dtype):
     """ConvInteger, Cast, Mul and Add, with scales and biases per tensor and per filter."""
@@ -83,6 +85,7 @@ def test_convolution_integer_to_float(a_dtype, b_dtype):
         np.testing.assert_array_equal(ours, theirs, strict=True)
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pairs_with_kernel
 def test_quantized_linear_convolution(a_dtype, b_dtype):
     """QLinearConv, whose output has the dtype of the input, with and without saturation."""
@@ -114,6 +117,7 @@ def drawn(rng, rank):
     return case._replace(x_zero_point=zero_points[0], w_zero_point=zero_points[1])
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_random_convolutions(gate, full, count, rank):
     """ConvInteger and QLinearConv, over one to three spatial dimensions."""

@@ -19,6 +19,7 @@ FLOAT32 = np.float32
 SHAPES = [((), 1, 1, 1), ((), 1, 300, 77), ((), 16, 64, 32), ((), 65, 129, 31), ((3,), 7, 40, 9), ((2, 3), 5, 6, 7)]
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize("b_dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize("a_dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize("saturated", [False, True])
@@ -78,6 +79,7 @@ def assert_plain_and_packed_equal(function, calls, theirs):
         np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pairs_with_kernel
 def test_quantized_linear_matmul(a_dtype, b_dtype):
     """QLinearMatMul, whose output has the dtype of A, with and without saturation."""
@@ -95,6 +97,7 @@ def test_quantized_linear_matmul(a_dtype, b_dtype):
         assert_plain_and_packed_equal(jquant.quantized_linear_matmul, calls, theirs)
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pairs_with_kernel
 def test_quantized_gemm(a_dtype, b_dtype):
     """QGemm, with a bias for each column, for each element, and without one."""
@@ -115,6 +118,7 @@ def test_quantized_gemm(a_dtype, b_dtype):
     assert_plain_and_packed_equal(jquant.quantized_gemm, calls, theirs)
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @one_in(3, ("a_dtype", "b_dtype", "with_bias"), [(*pair, bias) for pair in DTYPE_PAIRS for bias in (False, True)])
 def test_matmul_integer_to_float(a_dtype, b_dtype, with_bias):
     """MatMulInteger, Cast, Mul and Add, which onnxruntime fuses to MatMulIntegerToFloat."""

@@ -68,6 +68,7 @@ def quantized(scheme: str):
     return transform.quantize(apply, PARAMS, recipe, X, calibration=calibration)
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @one_in(3, ("domains", "scheme"), itertools.product([("com.microsoft",), ()], SCHEMES), gate=2)
 def test_no_node_is_merged_that_computes_something_else(scheme, domains, tmp_path):
     function, params = quantized(scheme)
@@ -102,6 +103,7 @@ def test_dequantized_weights_are_merged_in_the_form_for_engines(tmp_path):
         assert merged(export(function, params, X, form=form, domains=()), tmp_path) == expected
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 def test_scales_of_a_convolution(tmp_path):
     rng = np.random.default_rng(4)
     x, w = rng.integers(0, 256, (2, 3, 8, 8), np.uint8), rng.integers(-128, 128, (5, 3, 3, 3), np.int8)

@@ -92,27 +92,32 @@ def different(case: Case, arguments: tuple, *, known: bool, domains: tuple = DOM
 WITH_PARAMETERS = [name for name, case in ALL.items() if len(case.rows) < len(case.arguments(0, ROWS))]
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize("name", sample([name for name in CASES if name in WITH_PARAMETERS], *OPERATORS, marker="gate"))
 def test_known_weights(name):
     """One case of each operator in the suite."""
     assert different(*drawn(name), known=True, optimized=True) == 0
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @one_in(9, "name", [name for name in ALL if name in CASES])
 def test_arguments_that_are_inputs(name):
     assert different(*drawn(name), known=False, optimized=True) == 0
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @one_in(9, "name", [name for name in ALL if name in VARIANTS], gate=3)
 def test_arguments_of_variants_that_are_inputs(name):
     assert different(*drawn(name), known=False, optimized=True) == 0
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @one_in(9, "name", [name for name in VARIANTS if name in WITH_PARAMETERS], first=4, gate=3)
 def test_known_weights_of_variants(name):
     assert different(*drawn(name), known=True, optimized=True) == 0
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.full
 @ON_AND_OFF
 @pytest.mark.parametrize("domains", DOMAINS)
@@ -136,6 +141,7 @@ SIGNS = list(itertools.product((np.uint8, np.int8), repeat=2))
 POINTS = [((), ()), ((5, 1), (7,)), (None, (7,)), ((5, 1), None), ((), (7,)), ((5, 1), ())]
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize("types", SIGNS)
 @pytest.mark.parametrize("points", POINTS)
 def test_signs_and_zero_points(types, points):
@@ -200,6 +206,7 @@ def test_a_node_that_says_the_same_is_all_that_is_written():
         np.testing.assert_array_equal(actual, np.asarray(jax.jit(function)(input)))
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 def test_convolutions_are_products_of_windows_unless_engines_are_to_fuse_them():
     """onnxruntime multiplies windows that lie side by side far faster than it convolves."""
     rng = np.random.default_rng(5)
@@ -220,6 +227,7 @@ def test_convolutions_are_products_of_windows_unless_engines_are_to_fuse_them():
         np.testing.assert_array_equal(actual, np.asarray(jax.jit(function)(x)))
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize("mapped", ["rows", "weights", "zero points"])
 def test_mapped_products(mapped):
     rng = np.random.default_rng(4)
@@ -232,6 +240,7 @@ def test_mapped_products(mapped):
     np.testing.assert_array_equal(actual, function(*operands))
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 def test_mapped_convolution():
     rng = np.random.default_rng(5)
     x, w = integers(rng, np.int8, 3, 2, 6, 6, 4), integers(rng, np.uint8, 3, 3, 2, 4)
@@ -277,6 +286,7 @@ def test_float_products_stay_within_their_bound(bits, form, domains):
         assert np.all(abs(actual - x.astype(np.float64) @ weights) <= bound)
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 def test_open_sizes():
     (size,) = jax.export.symbolic_shape("tokens")
     rng = np.random.default_rng(7)

@@ -174,18 +174,21 @@ def check(network: str, scheme: str, *, node_by_node: bool = True) -> None:
         assert np.max(abs(actual - expected)) <= 1e-6 * np.max(abs(expected))  # no integer differs
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize(("network", "scheme"), IN_THE_SUITE)
 def test_networks(network, scheme, gate):
     """Node by node in the gate, and the smallest in the suite, too."""
     check(network, scheme, node_by_node=gate or network == "mlp")
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.gate
 @pytest.mark.parametrize(("network", "scheme"), IN_THE_GATE)
 def test_more_networks(network, scheme):
     check(network, scheme)
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.full
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("network", NETWORKS)
@@ -202,6 +205,7 @@ def test_weights_stay_integers():
     assert {name.split(".")[2] for name in types} == {"first_kernel", "second_kernel", "head_kernel"}
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize("scheme", ["static", pytest.param("dynamic", marks=pytest.mark.gate)])
 def test_the_form_for_engines(scheme):
     function, params, x = quantized("mlp", scheme)

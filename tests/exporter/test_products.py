@@ -65,6 +65,7 @@ def test_products_of_integers(dtype, preferred):
         assert "Cast" not in nodes
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 def test_products_of_different_bytes():
     def product(a, b):
         return lax.dot_general(a, b, (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32)

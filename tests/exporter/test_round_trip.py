@@ -317,6 +317,7 @@ def test_open_sizes():
         assert same(outputs(exported, {"x": x})["y"], x.reshape(rows, 3, 2))
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 def test_fused_models_are_written_as_their_formulas():
     proto = small_models.qdq()
     model = jquant.onnx.load(proto, qdq="fused")

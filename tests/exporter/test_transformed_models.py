@@ -41,6 +41,7 @@ def loaded() -> jquant.onnx.Model:
     return jquant.onnx.load(proto)
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize("name", ["dynamic_int8", pytest.param("static_int8", marks=pytest.mark.gate)])
 def test_integers(loaded, name):
     """Each site computes the integers that it has in JAX; the model has the inputs and the outputs of the file."""

@@ -10,7 +10,7 @@ pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
 
 import jquant.onnx
-from jquant.onnx import ModelError, compare
+from jquant.onnx import ModelError, compare, onnxruntime_session
 from jquant.onnx.__main__ import main, random_inputs
 from jquant.onnx.compare import node_by_node
 
@@ -68,6 +68,19 @@ def test_integers_that_differ(products, capsys, monkeypatch):
     assert rows["MatMulInteger"][1:3] == ["7", "1"]
     assert rows["all"][2] == "1"
     assert float(rows["Cast"][3]) == 1  # jquant's Cast reads the changed integer, onnxruntime's the original one
+
+
+@pytest.mark.parametrize("saturated", [False, True])
+def test_the_note_on_processors_that_saturate(saturated, monkeypatch):
+    """Where onnxruntime adds two products in 16 bits, the table says so, if an integer differs."""
+    sums = {"sum": np.array([[32767 if saturated else 64770]], np.int32)}
+    monkeypatch.setattr(onnxruntime_session, "run", lambda *_: sums)
+    saturates = onnxruntime_session.saturates.__wrapped__
+    assert saturates() is saturated
+    monkeypatch.setattr(node_by_node, "saturates", saturates)
+    rows = [compare.Row("MatMulInteger", nodes=1, integers=7, different=1)]
+    assert (compare.table(rows).splitlines()[-1] == onnxruntime_session.SATURATION) == saturated
+    assert onnxruntime_session.SATURATION not in compare.table([compare.Row("MatMulInteger", nodes=1, integers=7)])
 
 
 def test_each_node_is_fed_with_onnxruntimes_values(products):

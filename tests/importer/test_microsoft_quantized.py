@@ -166,6 +166,7 @@ def test_average_pool(dtype):
         assert_all_equal("QLinearGlobalAveragePool", operands, channels_last=channels_last)
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @without_int8_uint8
 def test_gemm(a_dtype, b_dtype):
     """Transposed or not, with every shape of bias, and with integer or float32 output."""
@@ -185,6 +186,7 @@ def test_gemm(a_dtype, b_dtype):
         check("QGemm", *operands, microsoft=True, transA=trans_a, transB=trans_b, alpha=[1.0, 0.3][trans_a])
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @without_int8_uint8
 def test_products_to_float(a_dtype, b_dtype):
     rng = np.random.default_rng(7)

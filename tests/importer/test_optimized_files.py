@@ -67,6 +67,7 @@ def test_convolution(number, x_dtype, w_dtype):
     node.assert_equal(*operands)
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.gate
 @pytest.mark.parametrize(("x_dtype", "w_dtype"), TYPES)
 def test_convolutions_of_every_geometry(x_dtype, w_dtype, count, full):
@@ -163,6 +164,7 @@ def session(model, level: str, path=None):
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize(
     ("form", "activations", "weights", "per_channel"),
     [

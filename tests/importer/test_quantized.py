@@ -155,6 +155,7 @@ PRODUCTS = [  # the shapes of A, of B, and of the zero points of B
 ]
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.gate
 @pytest.mark.parametrize(("a_dtype", "b_dtype"), TYPES)
 def test_matmul_integer(a_dtype, b_dtype):
@@ -221,6 +222,7 @@ CONVOLUTIONS = [
 ]
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.gate
 @pytest.mark.parametrize(("x_dtype", "w_dtype"), TYPES)
 def test_integer_convolution(x_dtype, w_dtype):

@@ -54,6 +54,7 @@ def check_end_to_end(name, proto, cosine):
         assert output.argmax >= 0.9, output
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize("name", ["title encoder", "title decoder"])
 def test_title_nodes(name, count):
     """Cast turns the logarithm of 0 into the least int64 in onnxruntime, the least int32 here. Add and Min read it."""

@@ -153,6 +153,7 @@ def test_unknown_activations_and_directions_name_the_node():
         ours(*model_of("RNN", random_operands("RNN", 1), {"hidden_size": HIDDEN, "direction": "bidirectional"}))
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize(("dtype", "per_column"), [(np.int8, True), (np.uint8, False)])
 def test_quantized_products(dtype, per_column, direction):

@@ -25,6 +25,7 @@ def sessions():
     return [titles.onnxruntime_session(path, optimised=False) for path in (titles.ENCODER, titles.DECODER)]
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.gate
 @one_in(3, "sentence", example.EXAMPLES, others="full")
 def test_titles(equal, sessions, sentence):
@@ -37,6 +38,7 @@ def test_titles(equal, sessions, sentence):
         np.testing.assert_array_equal(ours, theirs, strict=True)
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.gate
 def test_all_lengths_are_one_program(equal, sessions):
     """One program serves all lengths, here with tokens that are no title."""
@@ -50,6 +52,7 @@ def test_all_lengths_are_one_program(equal, sessions):
     assert example.decode._cache_size() == programs
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.gate
 def test_masks_keep_padding_out(equal, sessions):
     """Without masks, padding with another token changes the ranges, and with them the logits."""
@@ -79,6 +82,7 @@ def test_masks_that_fit_nothing(equal, shapes, message):
         example.jax.eval_shape(lambda: equal.encoder(equal.encoder.params, padded, where=masks))
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.gate
 def test_functions_of_jax(sessions):
     """Their last bits differ from onnxruntime's. The logits are near, and the title is the same."""
@@ -91,5 +95,6 @@ def test_functions_of_jax(sessions):
     assert min(cosines) > 0.99
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 def test_document():
     run_document("docs/models.md", "Its decoder, which writes titles")

@@ -62,6 +62,7 @@ def run() -> Run:
     )
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize(("operator", "count"), [("DynamicQuantizeLinear", 32), ("MatMulInteger", 56)])
 def test_nodes(run, operator, count):
     """Each node as a model of its own, with its weights as parameters, fed with onnxruntime's inputs."""
@@ -86,12 +87,14 @@ def test_nodes(run, operator, count):
             np.testing.assert_array_equal(actual, run.values[name], f"{node.name}: {name}", strict=True)
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize(("ours", "theirs"), [("encode", titles.run), ("encode_each", example.run_each)])
 def test_end_to_end(run, ours, theirs):
     hidden = getattr(example, ours)(run.equal, run.equal.params, run.inputs)
     np.testing.assert_array_equal(hidden, theirs(run.session, run.inputs), strict=True)
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 def test_all_intermediate_integers(run):
     """In one run of the whole graph, every integer between its nodes is equal."""
     seen = {}
@@ -130,6 +133,7 @@ def test_mesh(run):
     np.testing.assert_array_equal(hidden, titles.run(run.session, run.inputs), strict=True)
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 def test_functions_of_jax(run):
     """Their last bits differ from onnxruntime's, which changes the integers of few sentences."""
     hidden = example.encode_each(run.jax_floats, run.jax_floats.params, run.inputs)
@@ -141,6 +145,7 @@ def test_functions_of_jax(run):
     assert distances.max() <= 0.05
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.gate
 def test_document():
     run_document("docs/models.md", "A language model's encoder")

@@ -12,7 +12,7 @@ from jquant.onnx import files
 from jquant.onnx.compare.measures import arrays, deviation_of, is_integer
 from jquant.onnx.graph import Node
 from jquant.onnx.loader import load
-from jquant.onnx.onnxruntime_session import Inputs, intermediate
+from jquant.onnx.onnxruntime_session import SATURATION, Inputs, intermediate, saturates
 from jquant.onnx.values import is_static, to_jax
 
 
@@ -114,7 +114,7 @@ def _add(row: Row, actual: Any, expected: Any) -> None:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The comparison of nodes as lines of text."""
+    """The comparison of nodes as lines of text, which say so if integers differ and onnxruntime's products saturate."""
     title = "largest absolute deviation of floats"
     lines = [f"  {'operator':<28} {'nodes':>6} {'integers':>13} {'different':>10} {title:>37}"]
     for row in rows:
@@ -122,4 +122,6 @@ def table(rows: Sequence[Row]) -> str:
         lines.append(f"  {row.operator:<28} {counts} {row.deviation:>37.3g}")
     total = [sum(getattr(row, name) for row in rows) for name in ("nodes", "integers", "different")]
     lines.append(f"  {'all':<28} {total[0]:>6,} {total[1]:>13,} {total[2]:>10,}")
+    if total[2] and saturates():
+        lines.append(SATURATION)
     return "\n".join(lines)
