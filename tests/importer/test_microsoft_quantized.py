@@ -287,6 +287,7 @@ def test_no_weights():
         check("MatMulNBits", *operands, microsoft=True, K=32, N=3, bits=4, block_size=32)
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize("mask", [None, "ends", "starts", "raw", "of pairs", "none"])
 @pytest.mark.parametrize("dtype", [np.uint8, pytest.param(np.int8, marks=pytest.mark.full)])
 def test_attention(dtype, mask):

@@ -199,6 +199,7 @@ def load_node(operator: str, *operands: np.ndarray, constant=()) -> jquant.onnx.
     return jquant.onnx.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]))
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize(("a_dtype", "b_dtype"), TYPES[:3])
 def test_quantized_matmul(a_dtype, b_dtype):
     rng = np.random.default_rng(7)
@@ -233,6 +234,7 @@ def test_integer_convolution(x_dtype, w_dtype):
         check("ConvInteger", *operands, **attributes)
 
 
+@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize(("x_dtype", "w_dtype"), TYPES[:3])
 def test_quantized_convolution(x_dtype, w_dtype):
     """With scales per filter or per tensor, with a bias or without."""
