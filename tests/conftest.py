@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from support.saturation import NOT_COMPARED
 
 from jquant.kernels import implementations
 from jquant.modes import Implementation
@@ -18,8 +19,6 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_traceback_filtering", "off")  # which takes longer than most of the calls that must raise
 
 _COUNTED = "counted: "
-# A skip for this reason is counted at the end instead of failed: no package that is installed would change it.
-_OF_THE_PROCESSOR = "onnxruntime's products of uint8 by int8 saturate on this processor, x86 without VNNI"
 _MOST_MAPPINGS = 30_000  # Linux ends a process that has 65,530, and XLA:CPU makes nine for each program that it compiles
 # One in so many cases: no whole numbers, with which a sample could meet one value of an inner parameter alone.
 _SUITE_SPREAD, _GATE_SPREAD = 6.854, 3.236
@@ -101,15 +100,6 @@ def xla_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(implementations.DEFAULTS, "cpu", Implementation.XLA)
 
 
-@pytest.fixture(scope="session")
-def exact_onnxruntime() -> None:
-    """Skips tests that need products of uint8 by int8 from onnxruntime where those saturate, `--no-skips` or not."""
-    from jquant.onnx import onnxruntime_session
-
-    if onnxruntime_session.saturates():
-        pytest.skip(_OF_THE_PROCESSOR)
-
-
 @pytest.fixture
 def count(record_property: Callable[[str, object], None]) -> Callable[[str, int], None]:
     """Counts what a test has compared: a function of a name and a number, summed over all tests and printed at the end."""
@@ -163,9 +153,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("counts")
     for what, number in sorted(totals.items()):
         terminalreporter.line(f"{what}: {number:,}")
-    if left_out := sum(_OF_THE_PROCESSOR in str(report.longrepr) for report in terminalreporter.getreports("skipped")):
+    skipped = (report.longrepr[2] for report in terminalreporter.getreports("skipped"))
+    if reasons := collections.Counter(reason.partition(NOT_COMPARED)[2] for reason in skipped if NOT_COMPARED in reason):
         terminalreporter.section("not compared")
-        terminalreporter.line(f"tests that did not run: {left_out:,}; {_OF_THE_PROCESSOR}")
+    for reason, tests in reasons.items():
+        terminalreporter.line(f"{tests:,} tests: {reason}")
 
 
 def pytest_collection_finish() -> None:
@@ -186,6 +178,6 @@ def pytest_make_collect_report(collector: pytest.Collector):
 
 
 def failed_if_skipped(config: pytest.Config, report):
-    if report.skipped and config.getoption("--no-skips") and _OF_THE_PROCESSOR not in str(report.longrepr):
+    if report.skipped and config.getoption("--no-skips") and NOT_COMPARED not in str(report.longrepr):
         report.outcome = "failed"
     return report

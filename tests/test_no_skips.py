@@ -13,21 +13,26 @@ SKIPS = {
 }
 
 SKIP_OF_THE_PROCESSOR = """
+import numpy as np
 from jquant.onnx import onnxruntime_session
+from support.saturation import need_exact_products
 onnxruntime_session.saturates = lambda: True
-def test(exact_onnxruntime): raise AssertionError
+def test_one_type(): need_exact_products(np.int8, np.zeros(1, np.int8))
+def test_two_types(): need_exact_products(np.uint8, np.zeros(1, np.int8))
 """
 
 
 @pytest.mark.gate
 @pytest.mark.parametrize("processes", ["0", pytest.param("1", marks=pytest.mark.full)])
 def test_each_skip_fails(pytester, processes):
-    pytester.makeconftest(pathlib.Path(__file__).with_name("conftest.py").read_text())
+    tests = pathlib.Path(__file__).parent
+    pytester.makeconftest((tests / "conftest.py").read_text())
     texts = {"that_passes": "def test(): pass", **SKIPS, "of_the_processor": SKIP_OF_THE_PROCESSOR}
     pytester.makepyfile(**{f"test_{name}": text for name, text in texts.items()})
-    pytester.runpytest_subprocess("-n", processes).assert_outcomes(passed=1, skipped=len(SKIPS) + 1)
-    result = pytester.runpytest_subprocess("-n", processes, "--no-skips", "--continue-on-collection-errors")
+    arguments = "-n", processes, "-o", f"pythonpath={tests}"
+    pytester.runpytest_subprocess(*arguments).assert_outcomes(passed=2, skipped=len(SKIPS) + 1)
+    result = pytester.runpytest_subprocess(*arguments, "--no-skips", "--continue-on-collection-errors")
     # Errors: the module, while it is collected, and the mark, before its test.
-    result.assert_outcomes(passed=1, skipped=1, failed=1, errors=2)
-    result.stdout.fnmatch_lines(["*not compared*", "tests that did not run: 1; onnxruntime's products*"])
+    result.assert_outcomes(passed=2, skipped=1, failed=1, errors=2)
+    result.stdout.fnmatch_lines(["*not compared*", "1 tests: onnxruntime's products*; jquant's are exact"])
     assert result.ret == pytest.ExitCode.TESTS_FAILED

@@ -8,6 +8,7 @@ import pytest
 from support import random_convolutions
 from support.programs import together
 from support.sampling import one_in
+from support.saturation import need_exact_products
 
 import jquant
 from jquant.cases import samples
@@ -37,10 +38,10 @@ def convolution_options(rank, pads=None, group=1, **windows):
     return {**windows, "padding": padding, "groups": group, "feature_level": level}
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @one_in(3, ("a_dtype", "b_dtype"), DTYPE_PAIRS, first=1)
 def test_convolution_integer(a_dtype, b_dtype):
     """Without zero points, with that of the input, and with both; onnxruntime supports zero points per tensor only."""
+    need_exact_products(a_dtype, b_dtype)
     rng = np.random.default_rng(8)
     for index, (sizes, filter_sizes, attributes) in [*enumerate(CONVOLUTIONS)] * 2:
         options = convolution_options(len(sizes), **attributes)
@@ -55,10 +56,10 @@ def test_convolution_integer_wraps():
     assert jquant.convolution_integer(x, w) == run("ConvInteger", x, w) == 513_565_408
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @one_in(3, ("a_dtype", "b_dtype"), DTYPE_PAIRS, first=2)
 def test_convolution_integer_to_float(a_dtype, b_dtype):
     """ConvInteger, Cast, Mul and Add, with scales and biases per tensor and per filter."""
+    need_exact_products(a_dtype, b_dtype)
     rng = np.random.default_rng(10)
     for (index, (sizes, filter_sizes, attributes)), per_filter in itertools.product(enumerate(CONVOLUTIONS), (False, True)):
         options = convolution_options(len(sizes), **attributes)
@@ -85,10 +86,10 @@ def test_convolution_integer_to_float(a_dtype, b_dtype):
         np.testing.assert_array_equal(ours, theirs, strict=True)
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pairs_with_kernel
 def test_quantized_linear_convolution(a_dtype, b_dtype):
     """QLinearConv, whose output has the dtype of the input, with and without saturation."""
+    need_exact_products(a_dtype, b_dtype)
     rng = np.random.default_rng(9)
     for (index, (sizes, filter_sizes, attributes)), width in itertools.product(enumerate(CONVOLUTIONS), (30, 300)):
         options = convolution_options(len(sizes), **attributes)
@@ -117,10 +118,10 @@ def drawn(rng, rank):
     return case._replace(x_zero_point=zero_points[0], w_zero_point=zero_points[1])
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_random_convolutions(gate, full, count, rank):
     """ConvInteger and QLinearConv, over one to three spatial dimensions."""
+    need_exact_products(np.uint8, np.int8)
     rng = np.random.default_rng(rank)
     for _ in range(67 if full else 2 if gate else 1):
         calls, theirs = [], []

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.programs import together, with_packed_weights
 from support.sampling import one_in
+from support.saturation import need_exact_products
 
 import jquant
 from jquant.cases import samples
@@ -19,12 +20,12 @@ FLOAT32 = np.float32
 SHAPES = [((), 1, 1, 1), ((), 1, 300, 77), ((), 16, 64, 32), ((), 65, 129, 31), ((3,), 7, 40, 9), ((2, 3), 5, 6, 7)]
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize("b_dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize("a_dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize("saturated", [False, True])
 def test_matmul_integer(a_dtype, b_dtype, saturated):
     """Without zero points, with scalars for both matrices, and with one per column of B."""
+    need_exact_products(a_dtype, b_dtype)
     rng = np.random.default_rng(4)
 
     def matrix(dtype, *shape):
@@ -79,10 +80,10 @@ def assert_plain_and_packed_equal(function, calls, theirs):
         np.testing.assert_array_equal(actual, expected)
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pairs_with_kernel
 def test_quantized_linear_matmul(a_dtype, b_dtype):
     """QLinearMatMul, whose output has the dtype of A, with and without saturation."""
+    need_exact_products(a_dtype, b_dtype)
     rng = np.random.default_rng(6)
     for width in (3, 30, 300):
         calls, theirs = [], []
@@ -97,10 +98,10 @@ def test_quantized_linear_matmul(a_dtype, b_dtype):
         assert_plain_and_packed_equal(jquant.quantized_linear_matmul, calls, theirs)
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pairs_with_kernel
 def test_quantized_gemm(a_dtype, b_dtype):
     """QGemm, with a bias for each column, for each element, and without one."""
+    need_exact_products(a_dtype, b_dtype)
     rng = np.random.default_rng(8)
     shapes = (1, 300, 77), (300, 257, 200)
     biases = (True, None), (False, "n"), (True, "mn")
@@ -118,10 +119,10 @@ def test_quantized_gemm(a_dtype, b_dtype):
     assert_plain_and_packed_equal(jquant.quantized_gemm, calls, theirs)
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @one_in(3, ("a_dtype", "b_dtype", "with_bias"), [(*pair, bias) for pair in DTYPE_PAIRS for bias in (False, True)])
 def test_matmul_integer_to_float(a_dtype, b_dtype, with_bias):
     """MatMulInteger, Cast, Mul and Add, which onnxruntime fuses to MatMulIntegerToFloat."""
+    need_exact_products(a_dtype, b_dtype)
     rng = np.random.default_rng(7)
     calls, theirs = [], []
     for (batch, m, k, n), per_column in itertools.product(FUSED_SHAPES if with_bias else FUSED_SHAPES[-1:], (False, True)):

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from support.sampling import one_in
+from support.saturation import need_exact_products
 
 import jquant
 from jquant import transform
@@ -15,7 +16,7 @@ from jquant import transform
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
 
-from exporter.running import run  # noqa: E402
+from exporter.running import need_exact_products_of, run  # noqa: E402
 
 from jquant.onnx.writing.export import export  # noqa: E402
 
@@ -68,9 +69,9 @@ def quantized(scheme: str):
     return transform.quantize(apply, PARAMS, recipe, X, calibration=calibration)
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @one_in(3, ("domains", "scheme"), itertools.product([("com.microsoft",), ()], SCHEMES), gate=2)
 def test_no_node_is_merged_that_computes_something_else(scheme, domains, tmp_path):
+    need_exact_products_of(SCHEMES[scheme])
     function, params = quantized(scheme)
     model = export(function, params, X, domains=domains)
     assert merged(model, tmp_path) == set()
@@ -103,8 +104,8 @@ def test_dequantized_weights_are_merged_in_the_form_for_engines(tmp_path):
         assert merged(export(function, params, X, form=form, domains=()), tmp_path) == expected
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 def test_scales_of_a_convolution(tmp_path):
+    need_exact_products(np.uint8, np.int8)
     rng = np.random.default_rng(4)
     x, w = rng.integers(0, 256, (2, 3, 8, 8), np.uint8), rng.integers(-128, 128, (5, 3, 3, 3), np.int8)
     scales, bias = rng.uniform(0.1, 1, 5).astype(np.float32), rng.normal(size=5).astype(np.float32)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.sampling import one_in
+from support.saturation import need_exact_products
 
 import jquant
 from jquant import reference
@@ -69,6 +70,7 @@ def drawn(name: str) -> tuple[Case, tuple]:
 
 def different(case: Case, arguments: tuple, *, known: bool, domains: tuple = DOMAINS[0], form="exact", optimized) -> int:
     """How many elements differ, with arguments that are all inputs, or with those known that do not belong to rows."""
+    need_exact_products(*jax.tree.leaves(arguments))
     inputs = [x for index, x in enumerate(arguments) if not known or index in case.rows]
     parameters = {str(index): x for index, x in enumerate(arguments) if known and index not in case.rows}
 
@@ -92,32 +94,27 @@ def different(case: Case, arguments: tuple, *, known: bool, domains: tuple = DOM
 WITH_PARAMETERS = [name for name, case in ALL.items() if len(case.rows) < len(case.arguments(0, ROWS))]
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize("name", sample([name for name in CASES if name in WITH_PARAMETERS], *OPERATORS, marker="gate"))
 def test_known_weights(name):
     """One case of each operator in the suite."""
     assert different(*drawn(name), known=True, optimized=True) == 0
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @one_in(9, "name", [name for name in ALL if name in CASES])
 def test_arguments_that_are_inputs(name):
     assert different(*drawn(name), known=False, optimized=True) == 0
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @one_in(9, "name", [name for name in ALL if name in VARIANTS], gate=3)
 def test_arguments_of_variants_that_are_inputs(name):
     assert different(*drawn(name), known=False, optimized=True) == 0
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @one_in(9, "name", [name for name in VARIANTS if name in WITH_PARAMETERS], first=4, gate=3)
 def test_known_weights_of_variants(name):
     assert different(*drawn(name), known=True, optimized=True) == 0
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.full
 @ON_AND_OFF
 @pytest.mark.parametrize("domains", DOMAINS)
@@ -141,10 +138,10 @@ SIGNS = list(itertools.product((np.uint8, np.int8), repeat=2))
 POINTS = [((), ()), ((5, 1), (7,)), (None, (7,)), ((5, 1), None), ((), (7,)), ((5, 1), ())]
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize("types", SIGNS)
 @pytest.mark.parametrize("points", POINTS)
 def test_signs_and_zero_points(types, points):
+    need_exact_products(*types)
     rng = np.random.default_rng(0)
     a, b = integers(rng, types[0], 2, 5, 70), integers(rng, types[1], 70, 7)
     a_zero_point, b_zero_point = (
@@ -206,9 +203,9 @@ def test_a_node_that_says_the_same_is_all_that_is_written():
         np.testing.assert_array_equal(actual, np.asarray(jax.jit(function)(input)))
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 def test_convolutions_are_products_of_windows_unless_engines_are_to_fuse_them():
     """onnxruntime multiplies windows that lie side by side far faster than it convolves."""
+    need_exact_products(np.uint8, np.int8)
     rng = np.random.default_rng(5)
     x, w = integers(rng, np.uint8, 2, 6, 6, 3), integers(rng, np.int8, 3, 3, 3, 5)
 
@@ -227,9 +224,9 @@ def test_convolutions_are_products_of_windows_unless_engines_are_to_fuse_them():
         np.testing.assert_array_equal(actual, np.asarray(jax.jit(function)(x)))
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize("mapped", ["rows", "weights", "zero points"])
 def test_mapped_products(mapped):
+    need_exact_products(np.uint8, np.int8)
     rng = np.random.default_rng(4)
     a, b = integers(rng, np.uint8, 3, 5, 20), integers(rng, np.int8, 3, 20, 4)
     a_point, b_point = integers(rng, np.uint8, 3), integers(rng, np.int8, 3, 4)
@@ -240,8 +237,8 @@ def test_mapped_products(mapped):
     np.testing.assert_array_equal(actual, function(*operands))
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 def test_mapped_convolution():
+    need_exact_products(np.uint8, np.int8)
     rng = np.random.default_rng(5)
     x, w = integers(rng, np.int8, 3, 2, 6, 6, 4), integers(rng, np.uint8, 3, 3, 2, 4)
     convolve = functools.partial(
@@ -286,8 +283,8 @@ def test_float_products_stay_within_their_bound(bits, form, domains):
         assert np.all(abs(actual - x.astype(np.float64) @ weights) <= bound)
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 def test_open_sizes():
+    need_exact_products(np.uint8, np.int8)
     (size,) = jax.export.symbolic_shape("tokens")
     rng = np.random.default_rng(7)
     b = jquant.pack_matrix(integers(rng, np.int8, 12, 3), integers(rng, np.int8, 3))

@@ -18,7 +18,7 @@ onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
 nnx = pytest.importorskip("flax.nnx", reason="flax is not installed (extra: recipes)")
 
-from exporter.running import run  # noqa: E402
+from exporter.running import need_exact_products_of, run  # noqa: E402
 
 from jquant.onnx import compare  # noqa: E402
 from jquant.onnx.writing.export import export  # noqa: E402
@@ -161,6 +161,7 @@ IN_THE_GATE = [("mlp", "rows, int4 in blocks"), ("convolutional", "static"), ("t
 
 
 def check(network: str, scheme: str, *, node_by_node: bool = True) -> None:
+    need_exact_products_of(SCHEMES[scheme])
     function, params, x = quantized(network, scheme)
     model = export(function, params, x)
     has_integers = any(node.op_type in INTEGER_NODES for node in model.graph.node)
@@ -174,21 +175,18 @@ def check(network: str, scheme: str, *, node_by_node: bool = True) -> None:
         assert np.max(abs(actual - expected)) <= 1e-6 * np.max(abs(expected))  # no integer differs
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize(("network", "scheme"), IN_THE_SUITE)
 def test_networks(network, scheme, gate):
     """Node by node in the gate, and the smallest in the suite, too."""
     check(network, scheme, node_by_node=gate or network == "mlp")
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.gate
 @pytest.mark.parametrize(("network", "scheme"), IN_THE_GATE)
 def test_more_networks(network, scheme):
     check(network, scheme)
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.full
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("network", NETWORKS)
@@ -205,9 +203,9 @@ def test_weights_stay_integers():
     assert {name.split(".")[2] for name in types} == {"first_kernel", "second_kernel", "head_kernel"}
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize("scheme", ["static", pytest.param("dynamic", marks=pytest.mark.gate)])
 def test_the_form_for_engines(scheme):
+    need_exact_products_of(SCHEMES[scheme])
     function, params, x = quantized("mlp", scheme)
     model = export(function, params, x, form="qdq")
     require_equal_nodes(model, {model.graph.input[0].name: x})

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from support.saturation import need_exact_products
 
 pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
@@ -65,8 +66,9 @@ def test_products_of_integers(dtype, preferred):
         assert "Cast" not in nodes
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 def test_products_of_different_bytes():
+    need_exact_products("uint8", "int8")
+
     def product(a, b):
         return lax.dot_general(a, b, (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32)
 

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from support.saturation import need_exact_products
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
@@ -41,10 +42,10 @@ def loaded() -> jquant.onnx.Model:
     return jquant.onnx.load(proto)
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize("name", ["dynamic_int8", pytest.param("static_int8", marks=pytest.mark.gate)])
 def test_integers(loaded, name):
     """Each site computes the integers that it has in JAX; the model has the inputs and the outputs of the file."""
+    need_exact_products(np.uint8, np.int8)
     recipe = getattr(transform, name)
     calibration = transform.calibrate(loaded, loaded.params, [INPUTS], recipe) if name == "static_int8" else None
     function, params = transform.quantize(loaded, loaded.params, recipe, INPUTS, calibration=calibration)

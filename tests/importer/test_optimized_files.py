@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from support.saturation import need_exact_products
 
 pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 
@@ -67,11 +68,11 @@ def test_convolution(number, x_dtype, w_dtype):
     node.assert_equal(*operands)
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.gate
 @pytest.mark.parametrize(("x_dtype", "w_dtype"), TYPES)
 def test_convolutions_of_every_geometry(x_dtype, w_dtype, count, full):
     """Scales per filter, with a bias; in a full run also scales per tensor, no bias, and channels first."""
+    need_exact_products(x_dtype, w_dtype)
     rng = np.random.default_rng(3)
     for (sizes, filter_sizes, attributes), variant in itertools.product(CONVOLUTIONS, range(4 if full else 1)):
         x, *rest = convolution(rng, x_dtype, w_dtype, sizes, filter_sizes, variant % 2 == 0, variant < 2)
@@ -164,7 +165,6 @@ def session(model, level: str, path=None):
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize(
     ("form", "activations", "weights", "per_channel"),
     [
@@ -181,6 +181,7 @@ def session(model, level: str, path=None):
 )
 def test_a_file_with_all_optimizations(form, activations, weights, per_channel, tmp_path, count):
     """The integers of every node are equal, and so are the outputs, which are integers times a scale."""
+    need_exact_products(*(np.uint8 if name == "QUInt8" else np.int8 for name in (activations, weights)))
     quantization = pytest.importorskip("onnxruntime.quantization", reason="onnxruntime's tools are not installed")
     quantization.quantize_static(
         network(),

@@ -5,6 +5,7 @@ import itertools
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.saturation import need_exact_products
 
 pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 
@@ -155,10 +156,10 @@ PRODUCTS = [  # the shapes of A, of B, and of the zero points of B
 ]
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.gate
 @pytest.mark.parametrize(("a_dtype", "b_dtype"), TYPES)
 def test_matmul_integer(a_dtype, b_dtype):
+    need_exact_products(a_dtype, b_dtype)
     rng = np.random.default_rng(5)
     for a_sizes, b_sizes, sizes in PRODUCTS:
         a, b = integers(rng, a_dtype, *a_sizes), integers(rng, b_dtype, *b_sizes)
@@ -199,9 +200,9 @@ def load_node(operator: str, *operands: np.ndarray, constant=()) -> jquant.onnx.
     return jquant.onnx.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]))
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize(("a_dtype", "b_dtype"), TYPES[:3])
 def test_quantized_matmul(a_dtype, b_dtype):
+    need_exact_products(a_dtype, b_dtype)
     rng = np.random.default_rng(7)
     for a_sizes, b_sizes, sizes in PRODUCTS[:5]:
         a_scale, b_scale = scales(rng, FLOAT32, ()), scales(rng, FLOAT32, sizes)
@@ -223,10 +224,10 @@ CONVOLUTIONS = [
 ]
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.gate
 @pytest.mark.parametrize(("x_dtype", "w_dtype"), TYPES)
 def test_integer_convolution(x_dtype, w_dtype):
+    need_exact_products(x_dtype, w_dtype)
     rng = np.random.default_rng(8)
     for number, (sizes, filter_sizes, attributes) in enumerate(CONVOLUTIONS):
         zero_points = (integers(rng, x_dtype), integers(rng, w_dtype))[: 2 - number % 3]
@@ -234,10 +235,10 @@ def test_integer_convolution(x_dtype, w_dtype):
         check("ConvInteger", *operands, **attributes)
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize(("x_dtype", "w_dtype"), TYPES[:3])
 def test_quantized_convolution(x_dtype, w_dtype):
     """With scales per filter or per tensor, with a bias or without."""
+    need_exact_products(x_dtype, w_dtype)
     rng = np.random.default_rng(9)
     for number, (sizes, filter_sizes, attributes) in enumerate(CONVOLUTIONS):
         per_filter = filter_sizes[:1] if number % 2 else ()

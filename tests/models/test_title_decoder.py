@@ -5,6 +5,7 @@ import pytest
 from support.documents import run_document
 from support.example_programs import load_example
 from support.sampling import one_in
+from support.saturation import need_exact_products
 
 for package in ("onnx", "traceforge_title_model", "tokenizers", "onnxruntime", "tqdm"):
     pytest.importorskip(package, reason=f"{package} is not installed (extra: models)")
@@ -22,10 +23,10 @@ def equal():
 
 @pytest.fixture(scope="module")
 def sessions():
+    need_exact_products(np.uint8, np.int8)
     return [titles.onnxruntime_session(path, optimised=False) for path in (titles.ENCODER, titles.DECODER)]
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.gate
 @one_in(3, "sentence", example.EXAMPLES, others="full")
 def test_titles(equal, sessions, sentence):
@@ -38,7 +39,6 @@ def test_titles(equal, sessions, sentence):
         np.testing.assert_array_equal(ours, theirs, strict=True)
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.gate
 def test_all_lengths_are_one_program(equal, sessions):
     """One program serves all lengths, here with tokens that are no title."""
@@ -52,7 +52,6 @@ def test_all_lengths_are_one_program(equal, sessions):
     assert example.decode._cache_size() == programs
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.gate
 def test_masks_keep_padding_out(equal, sessions):
     """Without masks, padding with another token changes the ranges, and with them the logits."""
@@ -82,7 +81,6 @@ def test_masks_that_fit_nothing(equal, shapes, message):
         example.jax.eval_shape(lambda: equal.encoder(equal.encoder.params, padded, where=masks))
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.gate
 def test_functions_of_jax(sessions):
     """Their last bits differ from onnxruntime's. The logits are near, and the title is the same."""
@@ -95,6 +93,6 @@ def test_functions_of_jax(sessions):
     assert min(cosines) > 0.99
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 def test_document():
+    need_exact_products(np.uint8, np.int8)
     run_document("docs/models.md", "Its decoder, which writes titles")

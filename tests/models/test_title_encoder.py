@@ -13,6 +13,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from support.documents import run_document
 from support.example_programs import load_example
+from support.saturation import need_exact_products
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: models)")
 for package in ("traceforge_title_model", "tokenizers", "onnxruntime", "matplotlib", "tqdm"):
@@ -62,10 +63,10 @@ def run() -> Run:
     )
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize(("operator", "count"), [("DynamicQuantizeLinear", 32), ("MatMulInteger", 56)])
 def test_nodes(run, operator, count):
     """Each node as a model of its own, with its weights as parameters, fed with onnxruntime's inputs."""
+    need_exact_products(np.uint8, np.int8)
     nodes = [node for node in run.graph.node if node.op_type == operator]
     assert len(nodes) == count
     weights = {tensor.name: tensor for tensor in run.graph.initializer}
@@ -87,16 +88,16 @@ def test_nodes(run, operator, count):
             np.testing.assert_array_equal(actual, run.values[name], f"{node.name}: {name}", strict=True)
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.parametrize(("ours", "theirs"), [("encode", titles.run), ("encode_each", example.run_each)])
 def test_end_to_end(run, ours, theirs):
+    need_exact_products(np.uint8, np.int8)
     hidden = getattr(example, ours)(run.equal, run.equal.params, run.inputs)
     np.testing.assert_array_equal(hidden, theirs(run.session, run.inputs), strict=True)
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 def test_all_intermediate_integers(run):
     """In one run of the whole graph, every integer between its nodes is equal."""
+    need_exact_products(np.uint8, np.int8)
     seen = {}
 
     def watch(node, operands, results):
@@ -117,6 +118,7 @@ def test_all_intermediate_integers(run):
 @pytest.mark.full
 def test_mesh(run):
     """With the sentences and the columns of the weights split over 8 devices, the bits are still onnxruntime's."""
+    need_exact_products(np.uint8, np.int8)
     mesh = jax.make_mesh((4, 2), ("sentences", "columns"), axis_types=(AxisType.Auto,) * 2)
 
     def sharding(leaf):
@@ -133,9 +135,9 @@ def test_mesh(run):
     np.testing.assert_array_equal(hidden, titles.run(run.session, run.inputs), strict=True)
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 def test_functions_of_jax(run):
     """Their last bits differ from onnxruntime's, which changes the integers of few sentences."""
+    need_exact_products(np.uint8, np.int8)
     hidden = example.encode_each(run.jax_floats, run.jax_floats.params, run.inputs)
     expected = example.run_each(run.session, run.inputs)
     distances = example.cosine_distances(np.asarray(hidden), expected, run.inputs["attention_mask"])
@@ -145,7 +147,7 @@ def test_functions_of_jax(run):
     assert distances.max() <= 0.05
 
 
-@pytest.mark.usefixtures("exact_onnxruntime")
 @pytest.mark.gate
 def test_document():
+    need_exact_products(np.uint8, np.int8)
     run_document("docs/models.md", "A language model's encoder")
