@@ -8,11 +8,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
-from support.saturation import need_exact_products
 
 from jquant.onnx import onnxruntime_session
 from jquant.onnx.writing.export import export
-from jquant.transform import Scheme
 
 
 def run(model: onnx.ModelProto, inputs: Sequence, *, optimized: bool) -> list[np.ndarray]:
@@ -29,12 +27,6 @@ def run_reference(model: onnx.ModelProto, inputs: Sequence) -> list[np.ndarray]:
     feeds = {value.name: np.asarray(x) for value, x in zip(model.graph.input, inputs, strict=True)}
     with np.errstate(all="ignore"):
         return [np.asarray(x) for x in ReferenceEvaluator(model).run(None, feeds)]
-
-
-def need_exact_products_of(scheme: Scheme) -> None:
-    """Skips a test if onnxruntime's products of inputs and weights that are quantized so saturate on this processor."""
-    if scheme.activations != "FLOAT" and scheme.weight_type == "INT8":
-        need_exact_products(np.int8 if scheme.is_symmetric else np.uint8, np.int8)
 
 
 def assert_exported(function: Callable, *inputs, tolerance: float = 0.0, reference: bool = False) -> list[str]:

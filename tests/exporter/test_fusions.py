@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 from support.sampling import one_in
-from support.saturation import need_exact_products
+from support.saturation import need_exact_products, need_exact_products_of
 
 import jquant
 from jquant import transform
@@ -16,7 +16,7 @@ from jquant import transform
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
 
-from exporter.running import need_exact_products_of, run  # noqa: E402
+from exporter.running import run  # noqa: E402
 
 from jquant.onnx.writing.export import export  # noqa: E402
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.saturation import need_exact_products_of
 
 from jquant import kv_cache, transform
 
@@ -18,7 +19,7 @@ onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
 nnx = pytest.importorskip("flax.nnx", reason="flax is not installed (extra: recipes)")
 
-from exporter.running import need_exact_products_of, run  # noqa: E402
+from exporter.running import run  # noqa: E402
 
 from jquant.onnx import compare  # noqa: E402
 from jquant.onnx.writing.export import export  # noqa: E402
