@@ -157,7 +157,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if reasons := collections.Counter(reason.partition(NOT_COMPARED)[2] for reason in skipped if NOT_COMPARED in reason):
         terminalreporter.section("not compared")
     for reason, tests in reasons.items():
-        terminalreporter.line(f"{tests:,} tests: {reason}")
+        terminalreporter.line(f"{tests:,} skipped: {reason}")
 
 
 def pytest_collection_finish() -> None:

@@ -44,6 +44,7 @@ class Run(NamedTuple):
 
 @pytest.fixture(scope="module")
 def run() -> Run:
+    need_exact_products(np.uint8, np.int8)
     proto = onnx.load(titles.ENCODER)
     inputs = titles.tokenize(titles.SENTENCES)
     values = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
@@ -66,7 +67,6 @@ def run() -> Run:
 @pytest.mark.parametrize(("operator", "count"), [("DynamicQuantizeLinear", 32), ("MatMulInteger", 56)])
 def test_nodes(run, operator, count):
     """Each node as a model of its own, with its weights as parameters, fed with onnxruntime's inputs."""
-    need_exact_products(np.uint8, np.int8)
     nodes = [node for node in run.graph.node if node.op_type == operator]
     assert len(nodes) == count
     weights = {tensor.name: tensor for tensor in run.graph.initializer}
@@ -90,14 +90,12 @@ def test_nodes(run, operator, count):
 
 @pytest.mark.parametrize(("ours", "theirs"), [("encode", titles.run), ("encode_each", example.run_each)])
 def test_end_to_end(run, ours, theirs):
-    need_exact_products(np.uint8, np.int8)
     hidden = getattr(example, ours)(run.equal, run.equal.params, run.inputs)
     np.testing.assert_array_equal(hidden, theirs(run.session, run.inputs), strict=True)
 
 
 def test_all_intermediate_integers(run):
     """In one run of the whole graph, every integer between its nodes is equal."""
-    need_exact_products(np.uint8, np.int8)
     seen = {}
 
     def watch(node, operands, results):
@@ -118,7 +116,6 @@ def test_all_intermediate_integers(run):
 @pytest.mark.full
 def test_mesh(run):
     """With the sentences and the columns of the weights split over 8 devices, the bits are still onnxruntime's."""
-    need_exact_products(np.uint8, np.int8)
     mesh = jax.make_mesh((4, 2), ("sentences", "columns"), axis_types=(AxisType.Auto,) * 2)
 
     def sharding(leaf):
@@ -137,7 +134,6 @@ def test_mesh(run):
 
 def test_functions_of_jax(run):
     """Their last bits differ from onnxruntime's, which changes the integers of few sentences."""
-    need_exact_products(np.uint8, np.int8)
     hidden = example.encode_each(run.jax_floats, run.jax_floats.params, run.inputs)
     expected = example.run_each(run.session, run.inputs)
     distances = example.cosine_distances(np.asarray(hidden), expected, run.inputs["attention_mask"])
