@@ -6,6 +6,7 @@ there are two to four such sizes, which programs join. The exported programs run
 
 import functools
 import itertools
+import traceback
 
 import jax
 import numpy as np
@@ -113,7 +114,13 @@ def test_windows(name, windows, image, count):
     symbols = export.symbolic_shape(image, constraints=[f"{symbol} >= 6" for symbol in "hw" if symbol in image])
     shape = jax.ShapeDtypeStruct((*x.shape[:2], *symbols), x.dtype)
     function = functools.partial(case.function, padding=padding, **options)
-    program = export.export(jax.jit(lambda x: function(x, *others)), platforms=PLATFORMS)(shape)
+    try:
+        program = export.export(jax.jit(lambda x: function(x, *others)), platforms=PLATFORMS)(shape)
+    except AssertionError as error:  # jax 0.10.2 cannot compare some sizes with 0
+        if jax.__version__ != "0.10.2" or "shape_poly_decision" not in str(traceback.extract_tb(error.__traceback__)[-1]):
+            raise
+        count("exports of windows in which jax fails an assertion of its own", 1)
+        return
     for sizes in IMAGES[image]:
         x = samples.integers(np.random.default_rng(len(name)), x.dtype, *x.shape[:2], *sizes)
         pairs = padding
