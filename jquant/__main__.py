@@ -29,6 +29,10 @@ _SHAPES = {
     "tpu": ((1, 8192, 8192), (4096, 4096, 4096), (8192, 8192, 8192)),
 }
 
+# jquant computes none of its results by such a program: see the tests of rows beyond 2**15.
+_XLA_IS_WRONG = """this jaxlib is wrong in float programs of your own that reduce the product of a
+small matrix and over 32,768 rows; no result of jquant is computed so"""
+
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m jquant", description=(__doc__ or "").splitlines()[0])
@@ -39,6 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{name:<12} {value}")
     available = print_implementations()
     inexact = print_checks(available)
+    if self_check.wrong_rows_of_xla():
+        print(f"\n{_XLA_IS_WRONG}")
     if not options.no_speed:
         print_speed(available)
     print(f"\n{inexact} of the comparisons above are INEXACT" if inexact else "\neverything is exact")

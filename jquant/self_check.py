@@ -74,6 +74,17 @@ def identities() -> Iterator[Comparison]:
         yield "saturation, NaN to 0", cast, reference.saturate(np.trunc(extreme), dtype)
 
 
+def wrong_rows_of_xla() -> int:
+    """How many rows XLA gets wrong in a float program that has nothing of jquant: a product, and a reduction of its result.
+
+    jaxlib 0.10.2 does, on CPUs, from row 32,768 on. The elements are small integers, so that
+    the right sums are exact in any order.
+    """
+    x = np.random.default_rng(0).integers(1, 9, (2**15 + 1, 3)).astype(float32)
+    product_and_reduction = jax.jit(lambda matrix, x: jnp.sum(jnp.dot(matrix, x.T, precision="highest"), axis=0))
+    return differing(product_and_reduction(np.eye(3, dtype=float32), x), x.sum(1))
+
+
 def operators() -> Iterator[Comparison]:
     """One or a few cases of each operator, between a caller's multiplication and addition."""
     for name, case in CASES.items():

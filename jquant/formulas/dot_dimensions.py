@@ -1,10 +1,11 @@
 """The contracted and batch dimensions of a general dot product, and its operands as matrices."""
 
-import math
 from typing import NamedTuple
 
 import jax
 from jax import lax
+
+from jquant.lowering.symbolic_sizes import joined
 
 Dimensions = tuple[int, ...]
 
@@ -42,8 +43,8 @@ def matrices(x: jax.Array, batch: Dimensions, rows: Dimensions, columns: Dimensi
     order = (*batch, *rows, *columns)
     x = x if order == tuple(range(x.ndim)) else lax.transpose(x, order)
     first, last = len(batch), len(batch) + len(rows)
-    middle = x.shape[first:last] if rows and not merged else (math.prod(x.shape[first:last]),)
-    return reshaped(x, (*x.shape[:first], *middle, math.prod(x.shape[last:])))
+    middle = x.shape[first:last] if rows and not merged else (joined(x.shape[first:last]),)
+    return reshaped(x, (*x.shape[:first], *middle, joined(x.shape[last:])))
 
 
 def reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:

@@ -13,6 +13,7 @@ from jquant.kernels.epilogue import Epilogue
 from jquant.lowering import cpu_features, materialize
 from jquant.lowering.contraction import out_sharding
 from jquant.lowering.partitioned import unless_partitioned
+from jquant.lowering.symbolic_sizes import joined
 
 # XLA:CPU transposes K-major weights in each call, unless they are the left operand. Then the product itself is slower: on
 # processors without AMX far slower, except for one row up to jax 0.10; with AMX from about 32 rows on.
@@ -113,7 +114,7 @@ def _product_in_one_batch(a: jax.Array, b: jax.Array, transpose_b: bool) -> jax.
 
     def at_once(a: jax.Array, b: jax.Array) -> tuple[jax.Array]:
         a, b = _with_joint_batch(a, b)
-        merged_a, merged_b = (x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:]) for x in (a, b))
+        merged_a, merged_b = (x.reshape(joined(x.shape[:-2]), *x.shape[-2:]) for x in (a, b))
         product = _product(merged_a, merged_b, transpose_b)
         return (product.reshape(*a.shape[:-2], *product.shape[-2:]),)
 

@@ -11,6 +11,7 @@ from jax import lax
 
 from jquant.lowering import by_platform, recording
 from jquant.lowering.bitcast import bitcast
+from jquant.lowering.symbolic_sizes import joined
 
 
 def once(x: jax.Array) -> jax.Array:
@@ -44,7 +45,7 @@ def _shared_in_one_dimension(x: jax.Array) -> jax.Array:
     """
     if x.ndim < 2 or x.dtype.itemsize > 1:
         return _shared_on_cpu(x)
-    return lax.reshape(_shared_on_cpu(lax.collapse(x, 0)), x.shape)
+    return lax.reshape(_shared_on_cpu(lax.reshape(x, (joined(x.shape),))), x.shape)
 
 
 def _shared_on_cpu(x: jax.Array) -> jax.Array:

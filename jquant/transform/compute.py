@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from jquant import jaxprs
+from jquant.lowering.symbolic_sizes import joined
 from jquant.modes import FeatureLevel
 from jquant.operators.convolution_integer_to_float import convolution_integer_to_float
 from jquant.operators.dequantize_linear import dequantize_linear
@@ -57,7 +58,7 @@ def prepared_input(site: Site, x: jax.Array, factors: jax.Array | None) -> jax.A
     order = [*(d for d in range(x.ndim) if d not in contracted), *contracted]
     moved = x.transpose(order)
     others = moved.shape[: x.ndim - len(contracted)]
-    channels = moved.reshape(*others, math.prod(moved.shape[len(others) :]))
+    channels = moved.reshape(*others, joined(moved.shape[len(others) :]))
     if factors is not None:
         channels = smoothing.smoothed(channels, factors)
     if is_rotated:
@@ -69,7 +70,7 @@ def input_rows(site: Site, x: jax.Array) -> jax.Array:
     """The input of a product as a matrix (rows, K), or as a batch of these for a batch of products."""
     contracted, batch = product_dimensions(site.equation, site.input_operand)
     rows = _rows(x, None, sorted(contracted), batch).values
-    return rows if site.matrix_batch else rows.reshape(-1, rows.shape[-1])
+    return rows if site.matrix_batch else rows.reshape(joined(rows.shape[:-1]), rows.shape[-1])
 
 
 def quantize_input(site: Site, x: jax.Array, static: ScaleZeroPoint | None) -> QuantizedInput:
@@ -212,8 +213,8 @@ def _rows(x: jax.Array, scale: jax.Array | None, contracted: Sequence[int], batc
     free = [dimension for dimension in range(x.ndim) if dimension not in contracted and dimension not in batch]
     order = [*batch, *free, *contracted]
     batch_sizes, free_sizes = [[x.shape[d] for d in dimensions] for dimensions in (batch, free)]
-    sizes = [math.prod(batch_sizes)] if batch else []
-    rows, depth = math.prod(free_sizes), math.prod(x.shape[d] for d in contracted)
+    sizes = [joined(batch_sizes)] if batch else []
+    rows, depth = joined(free_sizes), joined([x.shape[d] for d in contracted])
     if scale is not None and scale.ndim:
         scale = scale.transpose(order).reshape([*sizes, rows])
     return _Rows(x.transpose(order).reshape([*sizes, rows, depth]), scale, batch_sizes, free_sizes)

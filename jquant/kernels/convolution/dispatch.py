@@ -5,7 +5,6 @@ lowered for. Until then, a program has one operation for each convolution, whose
 """
 
 import functools
-import math
 from collections.abc import Callable
 
 import jax
@@ -21,6 +20,7 @@ from jquant.kernels.convolution import composed
 from jquant.kernels.epilogue import Epilogue
 from jquant.kernels.native import convolution as native
 from jquant.lowering.partitioned import is_explicit, is_partitioned
+from jquant.lowering.symbolic_sizes import joined
 from jquant.modes import Implementation
 
 _integer_convolution_p = Primitive("integer_convolution")
@@ -61,22 +61,32 @@ def _mapped_dimensions(input: jax.Array, geometry: Geometry) -> int:
 
 def _compose(input: jax.Array, *operands, geometry: Geometry, **parameters) -> jax.Array:
     """The convolution by `composed`."""
-    if _mapped_dimensions(input, geometry):
+    number = _mapped_dimensions(input, geometry)
+    if number and not all(isinstance(size, int) for size in input.shape):  # JAX joins them, too, but to `math.prod`
+        return _with_joint_batch(_compose, input, *operands, geometry=geometry, **parameters)
+    if number:
         return jax.vmap(lambda input: _compose(input, *operands, geometry=geometry, **parameters))(input)
     return _call(composed.convolution, input, *operands, geometry=geometry, **parameters)
 
 
 def _call_library(input: jax.Array, *operands, geometry: Geometry, **parameters) -> jax.Array:
-    """The convolution by jquant-native, where mapped images are more images of the batch."""
-    call = functools.partial(_call, native.convolution, geometry=geometry, **parameters)
+    """The convolution by jquant-native."""
+    call = functools.partial(_call, native.convolution)
+    if not _mapped_dimensions(input, geometry):
+        return call(input, *operands, geometry=geometry, **parameters)
+    return _with_joint_batch(call, input, *operands, geometry=geometry, **parameters)
+
+
+def _with_joint_batch(
+    convolve: Callable[..., jax.Array], input: jax.Array, *operands, geometry: Geometry, **parameters
+) -> jax.Array:
+    """``convolve(input, ...)``, where mapped images are more images of the batch."""
     number = _mapped_dimensions(input, geometry)
-    if not number:
-        return call(input, *operands)
     batch, output_batch = geometry.dimensions.lhs_spec[0], geometry.dimensions.out_spec[0]
     images = jnp.moveaxis(input, number + batch, number)
     sizes, rest = images.shape[: number + 1], images.shape[number + 1 :]
-    images = images.reshape(math.prod(sizes), *rest)
-    output = jnp.moveaxis(call(jnp.moveaxis(images, 0, batch), *operands), output_batch, 0)
+    images = jnp.moveaxis(images.reshape(joined(sizes), *rest), 0, batch)
+    output = jnp.moveaxis(convolve(images, *operands, geometry=geometry, **parameters), output_batch, 0)
     return jnp.moveaxis(output.reshape(*sizes, *output.shape[1:]), number, number + output_batch)
 
 

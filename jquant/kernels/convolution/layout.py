@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from jquant.formulas.windows import Windows
+from jquant.lowering.symbolic_sizes import joined
 
 
 class Layout(NamedTuple):
@@ -76,8 +77,8 @@ class Operands(NamedTuple):
     def matrices(self, x: jax.Array) -> jax.Array:
         """`x` with its spatial dimensions merged: (batch, groups, channels, space) or (batch, groups, space, channels)."""
         if self.layout.channels_last:
-            return jnp.swapaxes(x.reshape(x.shape[0], math.prod(x.shape[1:-2]), *x.shape[-2:]), 1, 2)
-        return x.reshape(*x.shape[:3], math.prod(x.shape[3:]))
+            return jnp.swapaxes(x.reshape(x.shape[0], joined(x.shape[1:-2]), *x.shape[-2:]), 1, 2)
+        return x.reshape(*x.shape[:3], joined(x.shape[3:]))
 
     def by_filter(self, x: jax.Array, rank: int) -> jax.Array:
         """`x`, of one element or one per filter, in a shape that broadcasts to a product of `rank` dimensions."""

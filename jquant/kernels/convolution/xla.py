@@ -16,6 +16,7 @@ from jquant.kernels.convolution.layout import Operands
 from jquant.kernels.epilogue import Epilogue
 from jquant.lowering import cpu_features
 from jquant.lowering.partitioned import unless_partitioned
+from jquant.lowering.symbolic_sizes import joined
 
 # From this many channels on, XLA:CPU's own convolution takes a half to a quarter of the time of a product with patches, as
 # measured on x86-64. Where XLA only has its generic loop, it would take a hundred times as long.
@@ -109,4 +110,4 @@ def _channels_last_convolution(operands: Operands, image: jax.Array, matrix: jax
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
         preferred_element_type=jnp.int32,
     )
-    return product.reshape(product.shape[0], 1, math.prod(product.shape[1:3]), product.shape[3])
+    return product.reshape(product.shape[0], 1, joined(product.shape[1:3]), product.shape[3])

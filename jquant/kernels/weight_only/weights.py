@@ -9,6 +9,7 @@ import numpy as np
 
 from jquant.arithmetic import exact, subbyte
 from jquant.formulas import affine
+from jquant.lowering.symbolic_sizes import joined
 from jquant.packed.block_matrix import PackedBlockMatrix
 from jquant.quantized_tensor import Quantized
 
@@ -55,7 +56,7 @@ def as_one_matrix(a: jax.Array, weights: Weights) -> tuple[jax.Array, Weights] |
     is_static = all(isinstance(size, int) for x in leaves for size in x.shape)
     if not is_static or any(math.prod(x.shape[:rank]) != 1 for x in leaves):
         return None
-    rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
+    rows = a.reshape(joined(a.shape[:-1]), a.shape[-1])
     return rows, jax.tree.map(lambda x: x.reshape(x.shape[rank:]), weights)
 
 
