@@ -55,7 +55,7 @@ def shape_of(x: np.ndarray, shape: tuple) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, x.dtype)
 
 
-@one_in(19, "name", ALL_CASES, others="full")
+@one_in(39, "name", ALL_CASES, others="full")
 def test_every_operator(name, count):
     case = ALL_CASES[name]
     arguments = case.arguments()
@@ -104,7 +104,7 @@ def same_padding(size: int, window: int, stride: int, dilation: int) -> tuple[in
     return padding // 2, padding - padding // 2
 
 
-@one_in(89, ("name", "windows", "image"), WINDOWS, others="full")
+@one_in(179, ("name", "windows", "image"), WINDOWS, others="full")
 def test_windows(name, windows, image, count):
     """Images of any size that the windows fit into."""
     case, (strides, padding, dilations) = ALL_CASES[name], windows

@@ -47,7 +47,7 @@ def test_a_product_that_is_reduced_is_found():
     assert any({"dot", "reduce"} <= operations for operations in found)
 
 
-@one_in(19, ("name", "reduction"), [(name, reduction) for name in PRODUCTS for reduction in REDUCTIONS], others="full")
+@one_in(49, ("name", "reduction"), [(name, reduction) for name in PRODUCTS for reduction in REDUCTIONS], others="full")
 def test_no_product_is_fused_with_a_reduction(name, reduction, count, xla_by_default):
     """Neither by itself, nor where `jax.vmap` maps it over rows, nor in a caller's program that reduces its results."""
     case, reduce = ALL_CASES[name], REDUCTIONS[reduction]
@@ -66,7 +66,7 @@ def test_no_product_is_fused_with_a_reduction(name, reduction, count, xla_by_def
     count("fusions with a product, of more than 2**15 rows", found)
 
 
-@one_in(29, ("name", "rows"), [(name, rows) for name in ALL_CASES for rows in (40_961, 2**16 + 1)], others="full")
+@one_in(59, ("name", "rows"), [(name, rows) for name in ALL_CASES for rows in (40_961, 2**16 + 1)], others="full")
 def test_every_operator(name, rows):
     case = ALL_CASES[name]
     arguments = case.arguments(rows=rows)
