@@ -20,7 +20,7 @@ from jquant.onnx.writing import operators as _operators  # noqa: F401  # importi
 from jquant.onnx.writing import primitives as _primitives  # noqa: F401  # importing them fills the table of primitives
 from jquant.onnx.writing.builder import Builder, Model, OlderSetNeeded, OtherSetNeeded
 from jquant.onnx.writing.signature import Leaf
-from jquant.onnx.writing.value import Value, known
+from jquant.onnx.writing.value import Value, is_key, known
 
 _OLDEST = 13
 _DOMAINS = sorted({MICROSOFT, *(schema.domain for schema in onnx.defs.get_all_schemas())})
@@ -105,10 +105,9 @@ def export(
     """
     _check(function, opset, domains, form, unroll)
     leaves, parameters = signature.of_arguments(function, arguments), signature.parameters(arguments)
-    _check_arguments(leaves)
+    _check_arguments(leaves, parameters)
     with recording.active():
-        jaxpr, result = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    program = jaxprs.closed(jaxpr)
+        program, result = jaxprs.trace(function, *arguments)
     if any(isinstance(constant, jax.core.Tracer) for constant in program.constants):
         raise ModelError(
             "export: the function holds an array that is being traced; call export outside of jax.jit and the like"
@@ -159,10 +158,10 @@ def _check(function: Any, opset: Any, domains: Any, form: Any, unroll: Any) -> N
         raise ModelError(f"export: unroll is {shown(unroll)}; it must be True or False")
 
 
-def _check_arguments(leaves: Sequence[Leaf]) -> None:
-    """Raises one error for all leaves of the arguments that no model can take."""
+def _check_arguments(leaves: Sequence[Leaf], parameters: int) -> None:
+    """Raises one error for all leaves of the arguments that no model can take; the first ones are parameters."""
     wrong = []
-    for leaf in leaves:
+    for number, leaf in enumerate(leaves):
         if isinstance(leaf.value, jax.core.Tracer):
             wrong.append(f"{leaf.name} is being traced; call export outside of jax.jit and the like")
             continue
@@ -178,7 +177,8 @@ def _check_arguments(leaves: Sequence[Leaf]) -> None:
             wrong.append(f"{leaf.name} has the size {' and '.join(map(repr, sizes))}; {advice}")
             continue
         try:
-            refused.check_type(type)
+            if not (is_key(type) and number < parameters):  # what follows from a known key is known
+                refused.check_type(type)
         except ModelError as error:
             wrong.append(f"{leaf.name}: {error}")
     if wrong:
@@ -242,7 +242,7 @@ def _written(
 ) -> onnx.ModelProto:
     builder = Builder(model)
     avals = [variable.aval for variable in program.jaxpr.invars]
-    values = [known(np.asarray(leaf.value, aval.dtype), leaf.name) for leaf, aval in zip(parameters, avals, strict=False)]
+    values = [_parameter(leaf, aval) for leaf, aval in zip(parameters, avals, strict=False)]
     declared = []
     for leaf, aval in zip(inputs, avals[len(parameters) :], strict=True):
         value = Value(signature.full_type(leaf, aval.dtype), tuple(aval.shape), name=leaf.name)
@@ -252,12 +252,19 @@ def _written(
         declared.append(value)
         values.append(wide.narrowed(builder, value, np.dtype(aval.dtype)))
     results = walk.write(builder, program, values)
+    for leaf, result in zip(outputs, results, strict=True):
+        if is_key(result):
+            model.unsupported[f"the output {leaf.name}: {refused.RANDOM}"] = None
     if model.unsupported:
         lines = "".join(f"\n  {line}" for line in model.unsupported)
         raise ModelError(f"export: the function is not supported:{lines}")
     results = [_in_full(builder, leaf, result) for leaf, result in zip(outputs, results, strict=True)]
     names = signature.in_order(outputs, [leaf.name for leaf in outputs])
     return finish.model(builder, name, signature.in_order(inputs, declared), signature.in_order(outputs, results), names)
+
+
+def _parameter(leaf: Leaf, aval: Any) -> Value:
+    return known(leaf.value if is_key(leaf.value) else np.asarray(leaf.value, aval.dtype), leaf.name)
 
 
 def _in_full(builder: Builder, leaf: Leaf, result: Value) -> Value:
