@@ -103,3 +103,22 @@ def test_every_format_at_every_level_of_optimizations(in_every_format, form):
         names = [output.name for output in session.get_outputs()]
         for name, result in zip(names, session.run(names, {"x": X}), strict=True):
             np.testing.assert_allclose(result, expected[name], rtol=1e-5, atol=1e-5, err_msg=f"{name}, {level}")
+
+
+def test_integers_of_4_bits_take_half_a_byte():
+    """In the operator sets that have them; the floats of the scales, one for each 32 rows, stay."""
+    rng = np.random.default_rng(4)
+    params, x = {"w": rng.normal(size=(256, 64)).astype(np.float32)}, rng.normal(size=(3, 256)).astype(np.float32)
+    quantized, stored = transform.quantize(lambda params, x: x @ params["w"], params, transform.int4_by_rows, x)
+    small = jquant.onnx.export(quantized, stored, x)
+    with pytest.warns(
+        UserWarning, match=r"export: integers of 4 bits are written in 8, in a model of [\d,]+ bytes; opset=21"
+    ):
+        large = jquant.onnx.export(quantized, stored, x, opset=20)
+    assert onnx.TensorProto.INT4 in {tensor.data_type for tensor in small.graph.initializer}
+    saved = large.ByteSize() - small.ByteSize()
+    assert 256 * 64 // 2 - 200 < saved <= 256 * 64 // 2  # but for the node that converts them
+    for model in (small, large):
+        for optimized in (False, True):
+            (y,) = run(model, [x], optimized=optimized)
+            np.testing.assert_array_equal(y, jax.jit(quantized)(stored, x))

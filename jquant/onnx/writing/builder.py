@@ -73,11 +73,16 @@ class Model:
       domains: the domains that nodes may have, beside ONNX's own.
       form: "exact" or "qdq"; see `export`.
       unroll: whether the steps of a `jax.lax.scan` are written one after the other.
+      is_fixed: whether the caller chose the operator set, so that nodes cannot have a newer one.
+      widened: by the name of weights, how many bytes fewer they would have in a newer operator set.
       initializers: their elements, by name. `finish` makes messages of those that are read.
     """
 
-    def __init__(self, versions: Mapping[str, int], domains: Sequence[str], form: str, unroll: bool = True):
+    def __init__(
+        self, versions: Mapping[str, int], domains: Sequence[str], form: str, unroll: bool = True, is_fixed: bool = False
+    ):
         self.versions, self.domains, self.form, self.unroll = dict(versions), tuple(domains), form, unroll
+        self.is_fixed, self.widened = is_fixed, {}
         self.needed: dict[str, int] = {}
         self.names = Names()
         self.node_names = Names()  # those of nodes of files

@@ -1,6 +1,7 @@
 """Writes a function of JAX as an ONNX model."""
 
 import operator
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from jquant.errors import ModelError, shown
 from jquant.lowering import recording
 from jquant.onnx import converters as _converters  # noqa: F401  # importing them fills the table of writers
 from jquant.onnx.graph import DEFAULT_DOMAIN, MICROSOFT
-from jquant.onnx.writing import finish, refused, signature, walk, wide
+from jquant.onnx.writing import finish, kernel_types, refused, signature, walk, wide
 from jquant.onnx.writing import imported as _imported  # noqa: F401  # importing it adds the writer of nodes of files
 from jquant.onnx.writing import operators as _operators  # noqa: F401  # importing them fills the table of writers
 from jquant.onnx.writing import primitives as _primitives  # noqa: F401  # importing them fills the table of primitives
@@ -74,7 +75,8 @@ def export(
       input_names: the names of the inputs, in the order of the leaves of the arguments.
       output_names: the names of the outputs, in the order of the leaves of the result (a dict is in the order of its keys).
         By default, the keys of a dict; "output" for one array; or "output_0", "output_1" and so on.
-      opset: the version of ONNX's own operator set, from 13 on. By default the lowest that has all nodes.
+      opset: the version of ONNX's own operator set, from 13 on. By default the lowest that has all nodes. Below 21, integers
+        of 4 bits take a byte each, of which a warning tells.
       domains: the domains of nodes that may be used beside ONNX's own. The default is that of onnxruntime; ``()`` is for
         other engines.
       form: ``"exact"`` writes what the optimizations of onnxruntime leave as it is. ``"qdq"`` writes QuantizeLinear and
@@ -86,10 +88,10 @@ def export(
       The model. The same function and arguments give the same bytes.
 
     Raises:
-      ModelError: what a model cannot express, all in one error: callbacks and other effects, random numbers, float64,
-        complex numbers, several devices, kernels; a primitive without a rule; an argument that is no array, is being traced,
-        as inside `jax.jit`, or has a size such as "batch" or -1; an operator set that lacks a node; names that do not fit.
-        What the function itself raises is not changed.
+      ModelError: what a model cannot express, all in one error: callbacks and other effects, random numbers of a key that is
+        not known, float64, complex numbers, several devices, kernels; a primitive without a rule; an argument that is no
+        array, is being traced, as inside `jax.jit`, or has a size such as "batch" or -1; an operator set that lacks a node;
+        names that do not fit. What the function itself raises is not changed.
 
     Example:
       >>> import jax, jax.numpy as jnp, jquant
@@ -119,7 +121,9 @@ def export(
     _check_names(input_names, [leaf.name for leaf in input_leaves], output_names, [leaf.name for leaf in outputs])
     version, older, refused = opset or _OLDEST, None, None
     while True:
-        model = Model({**dict.fromkeys(domains, 1), DEFAULT_DOMAIN: version}, domains, form, unroll)
+        model = Model(
+            {**dict.fromkeys(domains, 1), DEFAULT_DOMAIN: version}, domains, form, unroll, is_fixed=opset is not None
+        )
         named_inputs, named_outputs = _reserved(model, input_leaves, outputs, input_names, output_names)
         try:
             name = signature.name_of(function)
@@ -137,9 +141,18 @@ def export(
             version = needed.version
             continue
         if refused is None:
+            _warn_of_widened(model, written)
             return written
         all_nodes = f"; all nodes need version {version}" if version != refused.version else ""
         raise ModelError(f"export: opset is {opset}, but {refused}{all_nodes}")
+
+
+def _warn_of_widened(model: Model, written: onnx.ModelProto) -> None:
+    if model.widened:
+        size, narrow = written.ByteSize(), written.ByteSize() - sum(model.widened.values())
+        needed = f"opset={kernel_types.SINCE_INT4} has them in {narrow:,} bytes"
+        message = f"export: integers of 4 bits are written in 8, in a model of {size:,} bytes; {needed}"
+        warnings.warn(message, stacklevel=3)
 
 
 def _check(function: Any, opset: Any, domains: Any, form: Any, unroll: Any) -> None:

@@ -33,6 +33,8 @@ _WIDER = {
     "bfloat16": "float32",
     "float16": "float32",
 }
+SINCE_INT4 = 21  # the first operator set that has integers of 4 bits
+
 _SMALL = "int8 uint8 int16 uint16"
 _LARGE = "int32 uint32 int64 uint64"
 _INTEGERS = f"{_SMALL} {_LARGE}"
