@@ -1,5 +1,6 @@
 """Access to jaxprs: all that depends on how a version of JAX represents programs is here."""
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -162,6 +163,10 @@ REMATERIALIZED = "remat2", "checkpoint"
 
 def called(equation: Equation) -> Program | None:
     """The program that an equation calls once with its inputs; None if it is no such call."""
+    if equation.primitive.name == "call_hi_primitive":  # of JAX 0.12, which holds functions of jax.numpy
+        expand = functools.partial(equation.primitive.to_lojax, **equation.params)
+        with equation.ctx.manager:
+            return closed(jax.make_jaxpr(expand)(*(atom.aval for atom in equation.invars)))
     name = _CALLS.get(equation.primitive.name)
     return None if name is None else closed(equation.params[name])
 

@@ -72,6 +72,21 @@ LOOPS = {
 }
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8", "bool"])
+def test_carries_of_every_type(dtype):
+    """The operator set is one whose If, Loop and Scan take the type."""
+
+    def function(x, n):
+        x = x.astype(dtype)
+        chosen = lax.cond(n > 1, lambda x: x, lambda x: jnp.flip(x), x)
+        passed = lax.fori_loop(0, n, lambda _, c: jnp.roll(c, 1, 1), x)
+        carried, rows = lax.scan(lambda c, row: (row, c), x[0], x)
+        return [y.astype(np.float32) for y in (chosen, passed, carried, rows)]
+
+    model = assert_same(function, (X, number(3)), unroll=False)
+    assert {"If", "Loop", "Scan"} <= set(nodes(model))
+
+
 @pytest.mark.parametrize("case", LOOPS)
 def test_loops(case):
     function, *arguments = LOOPS[case]

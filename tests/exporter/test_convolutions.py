@@ -93,6 +93,18 @@ def test_convolutions_of_bytes(dtype, preferred):
     assert nodes.count("ConvInteger") == len(CASES)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8", "uint8"])
+def test_convolutions_of_no_channels_are_zero(dtype):
+    """For which onnxruntime's ConvInteger would return what was in memory."""
+    result = jnp.float32 if dtype == "float32" else jnp.int32
+
+    def function(x, w):
+        return lax.conv_general_dilated(x, w, (1, 1), "SAME", preferred_element_type=result)
+
+    nodes = assert_exported(function, np.zeros((1, 0, 4, 4), dtype), np.zeros((2, 0, 3, 3), dtype))
+    assert not {"Conv", "ConvInteger"} & set(nodes)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_convolutions_of_narrow_floats(dtype):
     assert_exported(in_type(dtype)(convolution), X, KERNEL, tolerance=5e-2)

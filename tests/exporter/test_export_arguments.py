@@ -85,6 +85,7 @@ OUTPUTS = {
     "tuple of one": (lambda x: (x + 1,), ["output"]),
     "nested": (lambda x: [x + 1, {"k": x * 2}], ["output_0", "output_1.k"]),
     "numbers": (lambda x: (3, x.shape[0]), ["output_0", "output_1"]),
+    "no name": (lambda x: {"": x + 1, "y": {"": x}}, ["output", "y."]),
     "taken": (lambda x: {"x": x + 1, "y": x}, ["x_1", "y"]),
 }
 

@@ -1,6 +1,5 @@
 """What export refuses: one error each, with all reasons at once."""
 
-import functools
 import re
 
 import jax
@@ -95,7 +94,15 @@ def with_effects(x):
 
 
 def key_inside(x):
-    return x + jax.random.normal(jax.random.key(0), x.shape)
+    return x + jax.random.normal(jax.random.key(x[0, 0].astype(jnp.int32)), x.shape)
+
+
+def old_key(x):
+    return x + jax.random.uniform(jax.random.PRNGKey(x[0, 0].astype(jnp.int32)), x.shape)
+
+
+def key_in_a_loop(x):
+    return lax.fori_loop(0, x[0, 0].astype(jnp.int32), lambda _, c: jax.random.split(c)[0], jax.random.key(0)), x
 
 
 def sharded(x):
@@ -114,11 +121,9 @@ FUNCTIONS = {
     "effects": (with_effects, {"debug_print": "Python", "io_callback": "Python"}),
     "callback": (lambda x: jax.pure_callback(np.abs, TYPE, x), {"pure_callback": "Python"}),
     "random": (key_inside, {"random_seed": "random numbers", "random_bits": "random numbers"}),
-    "old key": (lambda x: jax.random.uniform(jax.random.PRNGKey(0), x.shape) + x, {"random_wrap": "random numbers"}),
-    "key held": (
-        functools.partial(lambda k, x: x + jax.random.uniform(k), jax.random.key(0)),
-        {"random_bits": "random numbers"},
-    ),
+    "old key": (old_key, {"random_wrap": "random numbers"}),
+    "key in a loop": (key_in_a_loop, {"while": "random numbers"}),
+    "key as output": (lambda x: (x, jax.random.key(0)), {"the output output_1": "random numbers"}),
     "complex": (
         lambda x: jnp.abs(lax.complex(x, x) * 2),
         {"mul": "complex64 is not supported", "abs": "complex64 is not supported"},

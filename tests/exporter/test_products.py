@@ -91,3 +91,10 @@ def test_products_of_narrow_floats(dtype):
 def test_products_of_nothing_are_zero():
     assert_exported(lambda a, b: a @ b, numbers("float32", 0, 4), numbers("float32", 4, 3))
     assert_exported(lambda a, b: jnp.sin(a) @ b, numbers("float32", 3, 0), numbers("float32", 0, 4))
+    for dtype in ("int8", "uint8", "int32"):  # onnxruntime's MatMulInteger would return what was in memory
+        nodes = assert_exported(
+            lambda a, b: (jnp.matmul(a, b, preferred_element_type=jnp.int32), jnp.einsum("ab,cb->ca", a, b.T)),
+            numbers(dtype, 3, 0),
+            numbers(dtype, 0, 4),
+        )
+        assert not {"MatMul", "MatMulInteger"} & set(nodes)

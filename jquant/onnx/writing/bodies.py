@@ -41,7 +41,7 @@ def copied(builder: Builder, value: Value, label: str) -> Value:
         return builder.node("Identity", [value], value.type, since=13, label=label)
     wide = cast(builder, Value(value.dtype, value.shape, name=builder.name(value)), np.int8)
     to = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
-    return builder.node("Cast", [wide], value.type, since=21, to=to, label=label)
+    return builder.node("Cast", [wide], value.type, since=9, to=to, label=label)
 
 
 def declaration(name: str, value: Value) -> onnx.ValueInfoProto:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from jquant.onnx.graph import DEFAULT_DOMAIN
-from jquant.onnx.writing import kernel_types, sizes
+from jquant.onnx.writing import kernel_types, schemas, sizes
 from jquant.onnx.writing.value import Size, Value, is_static, known
 
 Operand = Value | None
@@ -73,11 +73,16 @@ class Model:
       domains: the domains that nodes may have, beside ONNX's own.
       form: "exact" or "qdq"; see `export`.
       unroll: whether the steps of a `jax.lax.scan` are written one after the other.
+      is_fixed: whether the caller chose the operator set, so that nodes cannot have a newer one.
+      widened: by the name of weights, how many bytes fewer they would have in a newer operator set.
       initializers: their elements, by name. `finish` makes messages of those that are read.
     """
 
-    def __init__(self, versions: Mapping[str, int], domains: Sequence[str], form: str, unroll: bool = True):
+    def __init__(
+        self, versions: Mapping[str, int], domains: Sequence[str], form: str, unroll: bool = True, is_fixed: bool = False
+    ):
         self.versions, self.domains, self.form, self.unroll = dict(versions), tuple(domains), form, unroll
+        self.is_fixed, self.widened = is_fixed, {}
         self.needed: dict[str, int] = {}
         self.names = Names()
         self.node_names = Names()  # those of nodes of files
@@ -147,21 +152,24 @@ class Builder:
         Args:
           operands: the inputs; None for one that is left out.
           types: the type of the result, or a sequence with the types of several.
-          since: the version of the operator set that the node needs.
+          since: the version of the operator set that the node needs; some types need a later one.
           attributes: those that are None are left out.
 
         Returns:
           The result, or a list of several.
         """
-        self.model.require(f"{operator}{self.place}", domain, since)
         several = isinstance(types, list | tuple)
+        dtypes = tuple(type.dtype for type in (types if several else [types]))
+        given = tuple(None if operand is None else operand.dtype for operand in operands)
+        since = schemas.since(operator, domain, since, given, dtypes)
+        self.model.require(f"{operator}{self.place}", domain, since)
         results = [self.result(type, label or operator) for type in (types if several else [types])]
         inputs = ["" if operand is None else self.name(operand) for operand in operands]
         while inputs and not inputs[-1]:
             inputs.pop()
-        given = {name: value for name, value in attributes.items() if value is not None}
+        present = {name: value for name, value in attributes.items() if value is not None}
         names = list(map(self.name, results))
-        self.nodes.append(onnx.helper.make_node(operator, inputs, names, domain=domain, name=names[0], **given))
+        self.nodes.append(onnx.helper.make_node(operator, inputs, names, domain=domain, name=names[0], **present))
         return results if several else results[0]
 
     def result(self, type: Any, label: str) -> Value:
@@ -233,8 +241,8 @@ class Builder:
         """The same elements in another type that holds them."""
         if value.dtype == dtype:
             return value
-        since, to = max(map(kernel_types.since, (value.dtype, dtype))), onnx.helper.np_dtype_to_tensor_dtype(dtype)
-        return self.node("Cast", [value], jax.ShapeDtypeStruct(value.shape, dtype), since=since, to=to)
+        to = onnx.helper.np_dtype_to_tensor_dtype(dtype)
+        return self.node("Cast", [value], jax.ShapeDtypeStruct(value.shape, dtype), since=9, to=to)
 
     def broadcastable(self, value: Value) -> Value:
         """A value that broadcasts to `value`: without elements that repeat others, where that is known."""

@@ -1,6 +1,7 @@
 """Writes a function of JAX as an ONNX model."""
 
 import operator
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -14,13 +15,13 @@ from jquant.errors import ModelError, shown
 from jquant.lowering import recording
 from jquant.onnx import converters as _converters  # noqa: F401  # importing them fills the table of writers
 from jquant.onnx.graph import DEFAULT_DOMAIN, MICROSOFT
-from jquant.onnx.writing import finish, refused, signature, walk, wide
+from jquant.onnx.writing import finish, kernel_types, refused, signature, walk, wide
 from jquant.onnx.writing import imported as _imported  # noqa: F401  # importing it adds the writer of nodes of files
 from jquant.onnx.writing import operators as _operators  # noqa: F401  # importing them fills the table of writers
 from jquant.onnx.writing import primitives as _primitives  # noqa: F401  # importing them fills the table of primitives
 from jquant.onnx.writing.builder import Builder, Model, OlderSetNeeded, OtherSetNeeded
 from jquant.onnx.writing.signature import Leaf
-from jquant.onnx.writing.value import Value, known
+from jquant.onnx.writing.value import Value, is_key, known
 
 _OLDEST = 13
 _DOMAINS = sorted({MICROSOFT, *(schema.domain for schema in onnx.defs.get_all_schemas())})
@@ -74,7 +75,8 @@ def export(
       input_names: the names of the inputs, in the order of the leaves of the arguments.
       output_names: the names of the outputs, in the order of the leaves of the result (a dict is in the order of its keys).
         By default, the keys of a dict; "output" for one array; or "output_0", "output_1" and so on.
-      opset: the version of ONNX's own operator set, from 13 on. By default the lowest that has all nodes.
+      opset: the version of ONNX's own operator set, from 13 on. By default the lowest that has all nodes. Below 21, integers
+        of 4 bits take a byte each, of which a warning tells.
       domains: the domains of nodes that may be used beside ONNX's own. The default is that of onnxruntime; ``()`` is for
         other engines.
       form: ``"exact"`` writes what the optimizations of onnxruntime leave as it is. ``"qdq"`` writes QuantizeLinear and
@@ -86,10 +88,10 @@ def export(
       The model. The same function and arguments give the same bytes.
 
     Raises:
-      ModelError: what a model cannot express, all in one error: callbacks and other effects, random numbers, float64,
-        complex numbers, several devices, kernels; a primitive without a rule; an argument that is no array, is being traced,
-        as inside `jax.jit`, or has a size such as "batch" or -1; an operator set that lacks a node; names that do not fit.
-        What the function itself raises is not changed.
+      ModelError: what a model cannot express, all in one error: callbacks and other effects, random numbers of a key that is
+        not known, float64, complex numbers, several devices, kernels; a primitive without a rule; an argument that is no
+        array, is being traced, as inside `jax.jit`, or has a size such as "batch" or -1; an operator set that lacks a node;
+        names that do not fit. What the function itself raises is not changed.
 
     Example:
       >>> import jax, jax.numpy as jnp, jquant
@@ -105,10 +107,9 @@ def export(
     """
     _check(function, opset, domains, form, unroll)
     leaves, parameters = signature.of_arguments(function, arguments), signature.parameters(arguments)
-    _check_arguments(leaves)
+    _check_arguments(leaves, parameters)
     with recording.active():
-        jaxpr, result = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    program = jaxprs.closed(jaxpr)
+        program, result = jaxprs.trace(function, *arguments)
     if any(isinstance(constant, jax.core.Tracer) for constant in program.constants):
         raise ModelError(
             "export: the function holds an array that is being traced; call export outside of jax.jit and the like"
@@ -120,7 +121,9 @@ def export(
     _check_names(input_names, [leaf.name for leaf in input_leaves], output_names, [leaf.name for leaf in outputs])
     version, older, refused = opset or _OLDEST, None, None
     while True:
-        model = Model({**dict.fromkeys(domains, 1), DEFAULT_DOMAIN: version}, domains, form, unroll)
+        model = Model(
+            {**dict.fromkeys(domains, 1), DEFAULT_DOMAIN: version}, domains, form, unroll, is_fixed=opset is not None
+        )
         named_inputs, named_outputs = _reserved(model, input_leaves, outputs, input_names, output_names)
         try:
             name = signature.name_of(function)
@@ -138,9 +141,18 @@ def export(
             version = needed.version
             continue
         if refused is None:
+            _warn_of_widened(model, written)
             return written
         all_nodes = f"; all nodes need version {version}" if version != refused.version else ""
         raise ModelError(f"export: opset is {opset}, but {refused}{all_nodes}")
+
+
+def _warn_of_widened(model: Model, written: onnx.ModelProto) -> None:
+    if model.widened:
+        size, narrow = written.ByteSize(), written.ByteSize() - sum(model.widened.values())
+        needed = f"opset={kernel_types.SINCE_INT4} has them in {narrow:,} bytes"
+        message = f"export: integers of 4 bits are written in 8, in a model of {size:,} bytes; {needed}"
+        warnings.warn(message, stacklevel=3)
 
 
 def _check(function: Any, opset: Any, domains: Any, form: Any, unroll: Any) -> None:
@@ -159,10 +171,10 @@ def _check(function: Any, opset: Any, domains: Any, form: Any, unroll: Any) -> N
         raise ModelError(f"export: unroll is {shown(unroll)}; it must be True or False")
 
 
-def _check_arguments(leaves: Sequence[Leaf]) -> None:
-    """Raises one error for all leaves of the arguments that no model can take."""
+def _check_arguments(leaves: Sequence[Leaf], parameters: int) -> None:
+    """Raises one error for all leaves of the arguments that no model can take; the first ones are parameters."""
     wrong = []
-    for leaf in leaves:
+    for number, leaf in enumerate(leaves):
         if isinstance(leaf.value, jax.core.Tracer):
             wrong.append(f"{leaf.name} is being traced; call export outside of jax.jit and the like")
             continue
@@ -178,7 +190,8 @@ def _check_arguments(leaves: Sequence[Leaf]) -> None:
             wrong.append(f"{leaf.name} has the size {' and '.join(map(repr, sizes))}; {advice}")
             continue
         try:
-            refused.check_type(type)
+            if not (is_key(type) and number < parameters):  # what follows from a known key is known
+                refused.check_type(type)
         except ModelError as error:
             wrong.append(f"{leaf.name}: {error}")
     if wrong:
@@ -242,7 +255,7 @@ def _written(
 ) -> onnx.ModelProto:
     builder = Builder(model)
     avals = [variable.aval for variable in program.jaxpr.invars]
-    values = [known(np.asarray(leaf.value, aval.dtype), leaf.name) for leaf, aval in zip(parameters, avals, strict=False)]
+    values = [_parameter(leaf, aval) for leaf, aval in zip(parameters, avals, strict=False)]
     declared = []
     for leaf, aval in zip(inputs, avals[len(parameters) :], strict=True):
         value = Value(signature.full_type(leaf, aval.dtype), tuple(aval.shape), name=leaf.name)
@@ -252,12 +265,19 @@ def _written(
         declared.append(value)
         values.append(wide.narrowed(builder, value, np.dtype(aval.dtype)))
     results = walk.write(builder, program, values)
+    for leaf, result in zip(outputs, results, strict=True):
+        if is_key(result):
+            model.unsupported[f"the output {leaf.name}: {refused.RANDOM}"] = None
     if model.unsupported:
         lines = "".join(f"\n  {line}" for line in model.unsupported)
         raise ModelError(f"export: the function is not supported:{lines}")
     results = [_in_full(builder, leaf, result) for leaf, result in zip(outputs, results, strict=True)]
     names = signature.in_order(outputs, [leaf.name for leaf in outputs])
     return finish.model(builder, name, signature.in_order(inputs, declared), signature.in_order(outputs, results), names)
+
+
+def _parameter(leaf: Leaf, aval: Any) -> Value:
+    return known(leaf.value if is_key(leaf.value) else np.asarray(leaf.value, aval.dtype), leaf.name)
 
 
 def _in_full(builder: Builder, leaf: Leaf, result: Value) -> Value:

@@ -51,6 +51,9 @@ def integer_product(builder: Builder, a: Value, b: Value, a_zero_point: Value | 
     a_zero_point, b_zero_point = unless_zero(a_zero_point), unless_zero(b_zero_point)
     if 0 in (a.shape[-1], *shape):  # for which the kernels of onnxruntime fill nothing in
         return like(Value(_INT32, shape), 0)
+    if builder.model.form == "qdq" and a.dtype == np.int8 and b.dtype == np.uint8 and b.known is not None:
+        # onnxruntime would fuse the node with those after it, for which it has no kernel of these types.
+        b, b_zero_point = known((b.known ^ np.uint8(128)).view(np.int8), b.label), _less_128(builder, b_zero_point)
     if a.ndim >= b.ndim and all(isinstance(size, int) and size == 1 for size in b.shape[:-2]):
         b = reshape(builder, b, b.shape[-2:])
     a_point = a_zero_point if a_zero_point is not None and is_single(a_zero_point) else None
@@ -63,6 +66,14 @@ def integer_product(builder: Builder, a: Value, b: Value, a_zero_point: Value | 
         sums = row_sums(builder, a, a_zero_point)
         product = elementwise(builder, "Sub", product, _times(builder, sums, b_zero_point))
     return product
+
+
+def _less_128(builder: Builder, zero_point: Value | None) -> Value:
+    """The zero point of unsigned weights whose sign bit is flipped."""
+    if zero_point is None:
+        return known(np.int32(-128))
+    wide = cast(builder, zero_point, _INT32)
+    return elementwise(builder, "Sub", wide, like(wide, 128))
 
 
 def _is_row_of(zero_point: Value, b: Value) -> bool:

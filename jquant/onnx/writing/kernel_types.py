@@ -33,19 +33,7 @@ _WIDER = {
     "bfloat16": "float32",
     "float16": "float32",
 }
-_SINCE = {  # versions of ONNX's operator set that brought types
-    "bfloat16": 13,
-    "float8_e4m3fn": 19,
-    "float8_e4m3fnuz": 19,
-    "float8_e5m2": 19,
-    "float8_e5m2fnuz": 19,
-    "int4": 21,
-    "uint4": 21,
-    "float4_e2m1fn": 23,
-    "float8_e8m0fnu": 24,
-    "int2": 25,
-    "uint2": 25,
-}
+SINCE_INT4 = 21  # the first operator set that has integers of 4 bits
 
 _SMALL = "int8 uint8 int16 uint16"
 _LARGE = "int32 uint32 int64 uint64"
@@ -126,11 +114,6 @@ def holds(dtype: np.dtype, other: np.dtype) -> bool:
         inner = jnp.finfo(other)
         return inner.nmant <= floats.nmant and inner.maxexp <= floats.maxexp and inner.minexp >= floats.minexp
     return max(jnp.iinfo(other).max, -jnp.iinfo(other).min) <= 2 ** (floats.nmant + 1)
-
-
-def since(dtype: np.dtype) -> int:
-    """The first version of ONNX's operator set whose conversions have this type."""
-    return _SINCE.get(str(dtype), 9)
 
 
 def _dtype(name: str) -> np.dtype:

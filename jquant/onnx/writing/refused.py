@@ -2,15 +2,14 @@
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jquant.errors import ModelError
 from jquant.onnx.writing import kernel_types
+from jquant.onnx.writing.value import is_key
 
 _CALLS_PYTHON = "a model cannot call Python"
-_RANDOM = "random numbers are not supported: pass them to the function"
+RANDOM = "random numbers are not supported: pass them to the function"
 _KERNEL = "a kernel of one's own is not supported; call the operator with the implementation that has none"
 _DEVICES = "a model runs on one device"
 _REASONS = {
@@ -28,13 +27,11 @@ _REASONS = {
 _OF_PROGRAMS = frozenset({"scan", "while", "cond"})  # whose effects are those of equations inside
 
 
-def is_key(value: Any) -> bool:
-    """Whether an array, or a type, consists of keys of random numbers."""
-    return jnp.issubdtype(value.dtype, jax.dtypes.extended)
+def check(equation: Any, *, is_folded: bool) -> None:
+    """Refuses an equation that no nodes express.
 
-
-def check(equation: Any) -> None:
-    """Refuses an equation that no nodes express, whatever its operands are.
+    Args:
+      is_folded: whether its results are computed now, as random numbers from a known key are.
 
     Raises:
       ModelError: the reason.
@@ -43,12 +40,14 @@ def check(equation: Any) -> None:
     operands, results = ([atom.aval for atom in atoms] for atoms in (equation.invars, equation.outvars))
     if name in _REASONS:
         raise ModelError(_REASONS[name])
-    if name.startswith(("random_", "rng_", "threefry")) or any(is_key(aval) for aval in (*operands, *results)):
-        raise ModelError(_RANDOM)
+    is_random = name.startswith(("random_", "rng_", "threefry")) or any(is_key(aval) for aval in (*operands, *results))
+    if is_random and not is_folded:
+        raise ModelError(RANDOM)
     if equation.effects and name not in _OF_PROGRAMS:
         raise ModelError("it has an effect, and a model has none")
     for aval in (*operands, *results):
-        check_type(aval)
+        if not (is_folded and is_key(aval)):
+            check_type(aval)
 
 
 def check_type(aval: Any) -> None:
@@ -58,7 +57,7 @@ def check_type(aval: Any) -> None:
       ModelError: the reason.
     """
     if is_key(aval):
-        raise ModelError(_RANDOM)
+        raise ModelError(RANDOM)
     if not kernel_types.is_written(aval.dtype):
         advice = "; convert it to float32" if aval.dtype == np.float64 else ""
         raise ModelError(f"{aval.dtype} is not supported{advice}")

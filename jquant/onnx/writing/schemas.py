@@ -68,6 +68,34 @@ def _history() -> dict[tuple[str, str], list[int]]:
     return changes
 
 
+@functools.cache
+def since(
+    operator: str, domain: str, version: int, operands: tuple[np.dtype | None, ...], results: tuple[np.dtype, ...]
+) -> int:
+    """The first version of the operator set, from `version` on, in which a node takes operands of these types.
+
+    It is `version` itself for an operator without a schema, and if no version takes them.
+    """
+    for candidate in [version, *(change for change in _history().get((domain, operator), ()) if change > version)]:
+        try:
+            schema = onnx.defs.get_schema(operator, candidate, domain)
+        except onnx.defs.SchemaError:
+            return version
+        if _takes(schema.inputs, operands) and _takes(schema.outputs, results):
+            return candidate
+    return version
+
+
+def _takes(parameters: Sequence[onnx.defs.OpSchema.FormalParameter], dtypes: Sequence[np.dtype | None]) -> bool:
+    pairs = zip(_formal(parameters, len(dtypes)), dtypes, strict=True)
+    return all(parameter is None or dtype is None or _type(dtype) in parameter.types for parameter, dtype in pairs)
+
+
+def _type(dtype: np.dtype) -> str:
+    """A tensor of this type, as schemas call it."""
+    return f"tensor({onnx.TensorProto.DataType.Name(onnx.helper.np_dtype_to_tensor_dtype(dtype)).lower()})"
+
+
 def _float(name: str) -> onnx.ValueInfoProto:
     return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
 
@@ -87,7 +115,7 @@ def matched(node: Node, operands: Sequence[Value | None]) -> list[tuple[Value | 
     schema = _schema(node)
     if schema is None:
         return [(operand, _INT32 if operand is None else operand.dtype) for operand in operands]
-    formal = list(_formal(schema, len(operands)))
+    formal = list(_formal(schema.inputs, len(operands)))
     wide = {each.type_str for each, x in zip(formal, operands, strict=True) if each and x and x.dtype == _INT64}
     result = []
     for parameter, operand in zip(formal, operands, strict=True):
@@ -105,12 +133,14 @@ def _is_shared(schema: onnx.defs.OpSchema, parameter: onnx.defs.OpSchema.FormalP
     return parameter.is_homogeneous and parameter.type_str in {each.type_param_str for each in schema.type_constraints}
 
 
-def _formal(schema: onnx.defs.OpSchema, count: int) -> Iterator[onnx.defs.OpSchema.FormalParameter | None]:
-    """The parameter of each operand."""
+def _formal(
+    parameters: Sequence[onnx.defs.OpSchema.FormalParameter], count: int
+) -> Iterator[onnx.defs.OpSchema.FormalParameter | None]:
+    """The parameter of each of so many operands, or results."""
     for position in range(count):
-        index = min(position, len(schema.inputs) - 1)
-        is_rest = index >= 0 and schema.inputs[index].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
-        yield schema.inputs[index] if index >= 0 and (index == position or is_rest) else None
+        index = min(position, len(parameters) - 1)
+        is_rest = index >= 0 and parameters[index].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+        yield parameters[index] if index >= 0 and (index == position or is_rest) else None
 
 
 def result_types(node: Node, proto: onnx.NodeProto, dtypes: Sequence[np.dtype | None]) -> Mapping[str, np.dtype]:

@@ -45,7 +45,8 @@ def of_result(function: Callable[..., Any], result: Any) -> list[Leaf]:
     names that the file has."""
     file = _file(function)
     if isinstance(result, Mapping):
-        return _leaves("", result, file.outputs if file else {})
+        leaves = _leaves("", result, file.outputs if file else {})
+        return [leaf._replace(name=leaf.name or "output") for leaf in leaves]
     leaves = _leaves("output", result, {}, separator="_")
     return [leaf._replace(name="output") for leaf in leaves] if len(leaves) == 1 else leaves
 

@@ -3,7 +3,7 @@
 A step of known values is known.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -85,13 +85,18 @@ def elementwise(
     dtype = np.dtype(dtype or operands[0].dtype)
     arrays = [operand.known for operand in operands if operand.known is not None]
     if operator in _FOLDED and not attributes and len(arrays) == len(operands):
-        arrays = np.broadcast_arrays(*arrays)
-        return known(np.asarray(_FOLDED[operator](*arrays)))
+        return known(_folded(_FOLDED[operator], *np.broadcast_arrays(*arrays)))
     shape = lax.broadcast_shapes(*(operand.shape for operand in operands))
     small = [builder.broadcastable(operand) for operand in operands]
     result = jax.ShapeDtypeStruct(lax.broadcast_shapes(*(operand.shape for operand in small)), dtype)
     value = computed(builder, operator, small, result, since=since, **attributes)
     return value if str(result.shape) == str(shape) else Value(dtype, tuple(shape), small=value)
+
+
+def _folded(function: Callable[..., Any], *arguments: Any) -> np.ndarray:
+    """What a function of JAX returns for known arrays; those of 64 bits, which sizes and wide integers have, keep them."""
+    with jax.enable_x64(True):
+        return np.asarray(function(*arguments))
 
 
 def where(builder: Builder, condition: Value, on_true: Value, on_false: Value) -> Value:
@@ -111,10 +116,9 @@ def cast(builder: Builder, x: Value, dtype: Any) -> Value:
     if source is not None and kernel_types.holds(x.dtype, source.dtype):  # the first conversion changed no number
         return cast(builder, source, dtype)
     if x.known is not None:
-        kinds = x.dtype.kind + dtype.kind
-        # JAX has no 64-bit integers by default; NumPy knows no other rule for integers.
-        converted = x.known.astype(dtype) if set(kinds) <= set("biu") else lax.convert_element_type(x.known, dtype)
-        return known(np.asarray(converted), x.label)
+        if set(x.dtype.kind + dtype.kind) <= set("biu"):  # for which NumPy has the same rule, and compiles nothing
+            return known(x.known.astype(dtype), x.label)
+        return known(_folded(lax.convert_element_type, x.known, dtype), x.label)
     if is_float(x.dtype) and str(dtype) in _NIBBLES:  # onnxruntime rounds down in this conversion, rather than to zero
         return cast(builder, cast(builder, x, np.int32), dtype)
     if str(dtype) in _LARGEST:
@@ -124,9 +128,8 @@ def cast(builder: Builder, x: Value, dtype: Any) -> Value:
     def node() -> tuple[Value, Value]:
         type = jax.ShapeDtypeStruct(small.shape, dtype)
         to = onnx.helper.np_dtype_to_tensor_dtype(dtype)
-        since = max(kernel_types.since(x.dtype), kernel_types.since(dtype))
         saturate = 0 if str(dtype).startswith("float8") else None  # too large a number is infinite, or else not a number
-        return builder.node("Cast", [small], type, since=since, to=to, saturate=saturate), small
+        return builder.node("Cast", [small], type, since=9, to=to, saturate=saturate), small
 
     value = builder.once(("cast", id(small), dtype), node)[0]
     if small is x:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 Size = Any  # an integer, or a symbolic size of `jax.export`
@@ -17,7 +18,7 @@ class Value:
     Attributes:
       dtype, shape: those in JAX.
       name: that of the value in the graph; None if it has none yet.
-      known: its elements, if they follow from parameters and constants alone.
+      known: its elements, if they follow from parameters and constants alone. Keys of random numbers are an array of JAX.
       label: what a known value is called in the graph, such as the path of a parameter; "" if nothing suggests a name.
       small: for a value that is broadcast from another of the same rank, this other one.
     """
@@ -47,9 +48,14 @@ class Value:
         return self.known.item()
 
 
+def is_key(value: Any) -> bool:
+    """Whether an array, or a type, consists of keys of random numbers."""
+    return jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.extended)
+
+
 def known(array: Any, label: str = "") -> Value:
     """A value whose elements are known."""
-    array = np.asarray(array)
+    array = array if is_key(array) else np.asarray(array)
     return Value(array.dtype, array.shape, known=array, label=label)
 
 

@@ -23,7 +23,7 @@ def write(builder: Builder, program: Program, operands: Sequence[Value]) -> list
     """
     jaxpr, constants = program
     values = dict(zip(jaxpr.invars, operands, strict=True))
-    values |= zip(jaxpr.constvars, map(_constant, constants), strict=True)
+    values |= zip(jaxpr.constvars, map(known, constants), strict=True)
 
     def value(atom: Any) -> Value:
         if not isinstance(atom, Literal):
@@ -50,11 +50,6 @@ def traced(builder: Builder, function: Callable[..., Any], *operands: Value) -> 
     return result
 
 
-def _constant(array: Any) -> Value:
-    """A constant of a program; a key of random numbers has no elements that a model could hold."""
-    return Value(array.dtype, array.shape) if refused.is_key(array) else known(array)
-
-
 def _results(builder: Builder, equation: Any, operands: list[Value]) -> Sequence[Value]:
     call = recording.call_of(equation, operands)
     if call is not None:
@@ -64,8 +59,9 @@ def _results(builder: Builder, equation: Any, operands: list[Value]) -> Sequence
         return write(builder, body, operands)
     name = equation.primitive.name
     try:
-        refused.check(equation)
-        if all(operand.is_known for operand in operands) and _folds(equation):
+        is_folded = all(operand.is_known for operand in operands) and _folds(equation)
+        refused.check(equation, is_folded=is_folded)
+        if is_folded:
             return _folded(equation, operands)
         types = [variable.aval for variable in equation.outvars]
         if types and all(is_static(type.shape) and 0 in type.shape for type in types):
@@ -123,7 +119,7 @@ def _folded(equation: Any, operands: list[Value]) -> list[Value]:
         return [_repeated(equation, *operands)]
     with jax.default_device(jax.devices("cpu")[0]), jax.numpy_dtype_promotion("standard"):
         results = jaxprs.bind(equation, *(operand.known for operand in operands))
-    return [known(np.asarray(result), label) for result in results]
+    return [known(result, label) for result in results]
 
 
 def _repeated(equation: Any, operand: Value | None = None) -> Value:

@@ -7,7 +7,6 @@ import numpy as np
 from jax import lax
 
 from jquant.onnx.graph import DEFAULT_DOMAIN, MICROSOFT
-from jquant.onnx.writing import kernel_types
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import broadcast, cast, reshape
 from jquant.onnx.writing.value import Size, Value, is_static, known
@@ -107,7 +106,7 @@ def quantize(builder: Builder, x: Value, given: Parameters | None, dtype: Any, s
         [cast(builder, x, np.float32), given.scale, zero_point],
         jax.ShapeDtypeStruct(x.shape, dtype),
         domain=domain,
-        since=max(since, kernel_types.since(dtype)) if domain == DEFAULT_DOMAIN else since,
+        since=since,
         axis=given.axis,
         block_size=given.block_size,
         saturate=None if saturate else 0,
@@ -132,7 +131,7 @@ def dequantize(builder: Builder, x: Value, given: Parameters | None) -> Value | 
         [x, given.scale, zero_point],
         jax.ShapeDtypeStruct(x.shape, np.dtype(np.float32)),
         domain=domain,
-        since=max(since, kernel_types.since(x.dtype)) if domain == DEFAULT_DOMAIN else since,
+        since=since,
         axis=given.axis,
         block_size=given.block_size,
         label="dequantized",

@@ -6,8 +6,10 @@ from typing import Any
 import jax
 import numpy as np
 import onnx
+from jax import lax
 
 from jquant.errors import ModelError
+from jquant.onnx.writing import walk
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.operators import narrow_floats
 from jquant.onnx.writing.steps import cast, elementwise, is_float, is_unsigned, like, where
@@ -83,6 +85,22 @@ _register()
 @primitive("ne")
 def _different(builder: Builder, _: Any, operands: list[Value]) -> Value:
     return elementwise(builder, "Not", elementwise(builder, "Equal", *operands, dtype=np.bool_))
+
+
+@primitive("lt_to", "le_to")
+def _ordered(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+    """In the total order of IEEE 754: -NaN below all numbers, -0 below 0, NaN above all numbers."""
+    compare = lax.lt if equation.primitive.name == "lt_to" else lax.le
+    return walk.traced(builder, lambda a, b: compare(_total_order(a), _total_order(b)), *operands)
+
+
+def _total_order(x: jax.Array) -> jax.Array:
+    """Integers that are in the total order of `x`."""
+    if not is_float(x.dtype):
+        return x
+    signed = np.dtype(f"int{8 * x.dtype.itemsize}")
+    bits = lax.bitcast_convert_type(x, signed)
+    return lax.select(bits < signed.type(0), bits ^ np.iinfo(signed).max, bits)
 
 
 @primitive("neg")
@@ -171,7 +189,7 @@ def _finite(builder: Builder, _: Any, operands: list[Value]) -> Value:
     return elementwise(builder, "Less", elementwise(builder, "Abs", x), like(x, np.inf), dtype=np.bool_)
 
 
-@primitive("stop_gradient", "copy", "copy_p", "optimization_barrier", "sharding_constraint", "pcast", "name")
+@primitive("stop_gradient", "copy", "copy_p", "optimization_barrier", "sharding_constraint", "pcast", "name", "device_put")
 def _unchanged(_: Builder, __: Any, operands: list[Value]) -> list[Value]:
     return operands
 

@@ -8,9 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
 
 from jquant.errors import ModelError
-from jquant.onnx.writing import convolution_layouts, matrices, patches
+from jquant.onnx.writing import convolution_layouts, kernel_types, matrices, patches
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.integer_products import (
     followed,
@@ -124,8 +125,24 @@ def _in_blocks(builder: Builder, b: Any) -> tuple[Value, Value | None]:
             differences[..., -1, b.block_size - b.padding :, :] = 0
         narrow = narrowed(differences)
         if narrow is not None:
-            return known(narrow, integers.label), None
+            return _stored(builder, narrow, integers.label), None
     return cast(builder, integers, np.uint8 if jnp.iinfo(b.dtype).min == 0 else np.int8), zero_point
+
+
+_FEW_BYTES = 256  # for which a conversion in the model would be no smaller
+
+
+def _stored(builder: Builder, integers: np.ndarray, label: str) -> Value:
+    """int8 weights; of those that 4 bits hold, the model holds no more, and a node converts them."""
+    narrow = integers.astype(jnp.int4)
+    if integers.nbytes <= _FEW_BYTES or not np.array_equal(narrow, integers):
+        return known(integers, label)
+    if builder.model.is_fixed and builder.version < kernel_types.SINCE_INT4:
+        builder.model.widened[label] = integers.nbytes // 2
+        return known(integers, label)
+    type = jax.ShapeDtypeStruct(integers.shape, integers.dtype)
+    to = onnx.TensorProto.INT8
+    return builder.node("Cast", [known(narrow, label)], type, since=13, to=to, label=label)
 
 
 def _beside_blocks(builder: Builder, x: Value, axis: int) -> Value:

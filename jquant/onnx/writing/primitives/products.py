@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jquant.onnx.writing.builder import Builder
-from jquant.onnx.writing.steps import cast, computed, is_float, is_unsigned, reshape, transpose
+from jquant.onnx.writing.steps import cast, computed, is_float, is_unsigned, like, reshape, transpose
 from jquant.onnx.writing.table import primitive
 from jquant.onnx.writing.value import Size, Value
 
@@ -40,7 +40,9 @@ def _product(builder: Builder, equation: Any, operands: list[Value]) -> Value:
 
 
 def matmul(builder: Builder, a: Value, b: Value, shape: Sequence[Size], dtype: np.dtype) -> Value:
-    """The product in a type: integers wrap, narrow floats are summed in float32."""
+    """The product in a type: integers wrap, narrow floats are summed in float32. Sums of nothing are 0."""
+    if 0 in a.shape[-1:]:  # for which MatMulInteger leaves in its result what was in memory
+        return like(Value(dtype, tuple(shape)), 0)
     if not is_float(dtype) and is_byte(a) and is_byte(b):
         type = jax.ShapeDtypeStruct(tuple(shape), np.int32)
         factors = [as_bytes(builder, x) for x in (a, b)]

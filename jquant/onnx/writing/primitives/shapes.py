@@ -21,9 +21,13 @@ from jquant.onnx.writing.table import primitive
 from jquant.onnx.writing.value import Value, known
 
 
-@primitive("reshape", "squeeze", "expand_dims")
+@primitive("reshape", "squeeze")
 def _reshaped(builder: Builder, equation: Any, operands: list[Value]) -> Value:
-    return reshape(builder, operands[0], equation.outvars[0].aval.shape)
+    """The elements in their order; `jax.lax.reshape` may ask for another order of the dimensions first."""
+    (x,) = operands
+    if equation.primitive.name == "reshape" and equation.params["dimensions"] is not None:
+        x = transpose(builder, x, equation.params["dimensions"])
+    return reshape(builder, x, equation.outvars[0].aval.shape)
 
 
 @primitive("transpose")
