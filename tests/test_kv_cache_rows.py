@@ -114,11 +114,24 @@ def is_seen(case: Case, batch: int, head: int, query: int, token: int) -> bool:
     return own - case.window < token <= own and case.mask[batch, head, query, token]
 
 
-def stored(x: np.ndarray, largest: int) -> np.ndarray:
-    """What rows stand for once they are rounded, in float64."""
-    scale = np.abs(x).max(-1, keepdims=True) / largest
+class Rounded(NamedTuple):
+    """Rows as ``integers * scale``, in float64."""
+
+    integers: np.ndarray
+    scale: np.ndarray
+
+    @property
+    def numbers(self) -> np.ndarray:
+        return self.integers * self.scale
+
+
+def rounded(x: np.ndarray, largest: int) -> Rounded:
+    """Scales and quotients are those of float32, in which an element may be halfway between two integers."""
+    x = x.astype(np.float32)
+    scale = np.abs(x).max(-1, keepdims=True) / np.float32(largest)
     is_zeros = scale < SMALLEST
-    return np.where(is_zeros, 0, np.rint(x / np.where(is_zeros, 1, scale)) * scale)
+    integers = np.where(is_zeros, 0, np.rint(x / np.where(is_zeros, np.float32(1), scale)))
+    return Rounded(integers.astype(np.float64), np.where(is_zeros, 0, scale).astype(np.float64))
 
 
 def softmax(scores: np.ndarray, moved: np.ndarray | float = 0.0) -> np.ndarray:
@@ -128,26 +141,24 @@ def softmax(scores: np.ndarray, moved: np.ndarray | float = 0.0) -> np.ndarray:
     return 1 / np.exp(np.minimum(exponents, 700)).sum(-1)
 
 
-def by_hand(query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Attention of one query to the keys and values that it sees, (tokens, width) each."""
-    return softmax(keys @ query / np.sqrt(WIDTH)) @ values
+def by_hand(scores: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Attention of one query to the values that it sees, (tokens, width)."""
+    return softmax(scores / np.sqrt(WIDTH)) @ values
 
 
-def bound(query: np.ndarray, keys: np.ndarray, values: np.ndarray, dtype: str) -> np.ndarray:
+def bound(scores: np.ndarray, values: Rounded) -> np.ndarray:
     """How far the output may be from `by_hand` of rows that are rounded.
 
     The shares, the products of weights and scales of values, are rounded to int8: by half a step of the largest share. The
     scores and exponentials are rounded to float32, which moves weights by far less. Shares that are too small for a scale
     of their own count as zeros.
     """
-    scores = keys @ query / np.sqrt(WIDTH)
+    scores = scores / np.sqrt(WIDTH)
     moved = 2.0**-20 * (1 + np.abs(scores) + np.abs(scores).max())
     low, weights, high = (softmax(scores, moved * side) for side in (-1, 0, 1))
-    scale = np.abs(values).max(-1) / LARGEST[dtype]
-    half_a_step = (high * scale).max() / LARGEST["INT8"] / 2 + LARGEST["INT8"] * SMALLEST
-    integers = np.abs(values) / np.where(scale == 0, 1, scale)[:, None]
+    half_a_step = (high[:, None] * values.scale).max() / LARGEST["INT8"] / 2 + LARGEST["INT8"] * SMALLEST
     moved = np.maximum(high - weights, weights - low) + 2 * SMALLEST
-    return (moved @ np.abs(values) + half_a_step * integers.sum(0)) * (1 + 1e-6)
+    return (moved @ np.abs(values.numbers) + half_a_step * np.abs(values.integers).sum(0)) * (1 + 1e-6)
 
 
 def compared(dtype: str, case: Case, output: np.ndarray, count) -> tuple[collections.Counter, np.ndarray]:
@@ -178,12 +189,14 @@ def compared(dtype: str, case: Case, output: np.ndarray, count) -> tuple[collect
             np.testing.assert_array_equal(found, np.nan)
             count("attention that meets NaN or infinity", 1)
             continue
-        rounded = [stored(x, LARGEST[each]) for x, each in zip(seen, ("INT8", dtype, dtype), strict=True)]
-        error = np.abs(found - by_hand(*rounded))
-        assert (error <= bound(*rounded, dtype)).all(), f"{found} for {by_hand(*rounded)}: {case}, {batch, query, head}"
+        one, keys, values = (rounded(x, LARGEST[each]) for x, each in zip(seen, ("INT8", dtype, dtype), strict=True))
+        scores = (keys.integers @ one.integers) * (keys.scale @ one.scale)  # the integers may cancel
+        expected = by_hand(scores, values.numbers)
+        is_near = np.abs(found - expected) <= bound(scores, values)
+        assert is_near.all(), f"{found} for {expected}: {case}, {batch, query, head}"
         count("outputs of attention within half a step of rounding", WIDTH)
         if max(map(np.max, map(np.abs, seen))) < KINDS["huge"] / 2:
-            exact = by_hand(*seen)
+            exact = by_hand(seen[1] @ seen[0], seen[2])
             squares += np.array([np.square(x / case.size).sum() for x in (exact, found - exact)])
     return met, squares
 
