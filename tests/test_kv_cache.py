@@ -4,6 +4,7 @@ import functools
 import itertools
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +16,7 @@ from support.sampling import one_in
 
 import jquant
 from jquant import kv_cache
+from jquant.kv_cache import arguments
 
 INTEGERS = "INT8", "INT4"
 LARGEST = {"INT8": 127, "INT4": 7}
@@ -62,10 +64,11 @@ def random_sizes(rng: np.random.Generator, number: int) -> Sizes:
 
 
 def quantized(x: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """Integers and the scale of each row, step by step in float32."""
+    """Integers and the scale of each row, step by step in float32; the scale of zeros is 0."""
     scale = np.abs(x).max(-1, keepdims=True) / np.float32(LARGEST[dtype])
-    scale = np.where(scale < np.finfo(np.float32).tiny, np.float32(1), scale)
-    return np.rint(x / scale).astype(np.int8), scale[..., 0]
+    is_zeros = scale < np.finfo(np.float32).tiny
+    integers = np.rint(x / np.where(is_zeros, np.float32(1), scale)).astype(np.int8)
+    return integers, np.where(is_zeros, np.float32(0), scale)[..., 0]
 
 
 def seen_tokens(sizes: Sizes, position: np.ndarray, tokens: int, mask, window) -> np.ndarray:
@@ -167,7 +170,7 @@ def test_random_cases(number, count):
     for _ in range(CASES):
         cache = kv_cache.init(sizes.layers, sizes.batch, sizes.key_heads, sizes.length, sizes.width, sizes.dtype)
         rows = np.zeros((2, sizes.layers, sizes.batch, sizes.key_heads, sizes.length, sizes.width), np.int8)
-        scales = np.ones(rows.shape[:-1], np.float32)
+        scales = np.zeros(rows.shape[:-1], np.float32)
         room = sizes.length - sum(sizes.chunks)
         start = rng.integers(0, room + 1, sizes.batch if sizes.position_for_each else ()).astype(np.int32)
         layer = np.int32(rng.integers(sizes.layers))
@@ -341,6 +344,68 @@ def test_64_bit_types(position):
     np.testing.assert_array_equal(output, expected, strict=True)
 
 
+SMALLEST, MOST = -(2**31), 2**31 - 1
+
+
+def test_positions_layers_and_windows_outside():
+    """Traced, tokens move back into the cache, whether the position is one for all sequences, or one for each."""
+    new, query = normal(2, BATCH, 2, KEY_HEADS, WIDTH), normal(BATCH, 2, HEADS, WIDTH)
+    positions = np.int32([SMALLEST, -15, -1, 0, 5, 14, 15, 16, MOST, 3, 3, 9, 9, 9, 9, 9])
+    layers = np.int32([1, 1, 1, 1, 1, 1, 1, 1, 1, -1, MOST, SMALLEST, 3, 2, 0, 1])
+    windows = np.uint32([9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 1, LENGTH, MOST, 2**31, 2**32 - 1])
+    cache = filled("FLOAT32")
+
+    @jax.jit
+    @jax.vmap
+    def steps(position, layer, window):
+        def step(position):
+            appended = kv_cache.append(cache, *new, position, layer=layer)
+            return appended, kv_cache.attend(query, appended, position, layer=layer, window=window)
+
+        return step(position), step(jnp.full(BATCH, position))
+
+    one, for_each = steps(positions, layers, windows)
+    assert_same(one[0], for_each[0])
+    np.testing.assert_array_equal(one[1], for_each[1])
+    inside = np.clip(positions, 0, LENGTH - 2), np.clip(layers, 0, LAYERS - 1), np.minimum(windows, np.uint32(LENGTH))
+    expected, _ = steps(*inside)
+    assert_same(one[0], expected[0])
+    np.testing.assert_array_equal(one[1], expected[1])
+    for number, (position, layer, _) in enumerate(zip(*inside, strict=True)):
+        rows = np.array(cache.keys)
+        rows[layer, :, :, position : position + 2] = new[0].swapaxes(1, 2)
+        np.testing.assert_array_equal(one[0].keys[number], rows)
+
+
+def test_windows_of_every_type():
+    """A known window is that of int32, or as long as the cache."""
+    cache, query = jax.tree.map(lambda x: x[0], filled("INT8")), normal(BATCH, 2, HEADS, WIDTH)
+    expected = {window: np.asarray(kv_cache.attend(query, cache, 9, window=window)) for window in (3, 100)}
+    for dtype in (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32):
+        for window in (3, int(np.iinfo(dtype).max)):
+            output = kv_cache.attend(query, cache, 9, window=dtype(window))
+            np.testing.assert_array_equal(output, expected[min(window, 100)])
+    with pytest.raises(jquant.DescriptorError, match=r"window is 2147483648, outside the range of INT32"):
+        kv_cache.attend(query, cache, 9, window=2**31)
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_within(bits):
+    """Integers of every type are compared in their own."""
+    with jax.enable_x64(bits == 64):
+        for dtype in map(np.dtype, ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")):
+            if dtype.itemsize * 8 > bits:
+                continue
+            limits = np.iinfo(dtype)
+            numbers = [limits.min, limits.min + 1, 0, 1, 6, 7, 8, limits.max - 1, limits.max]
+            numbers += [-1] if limits.min else [2**31 + 5] if dtype.itemsize >= 4 else []
+            for largest in (0, 7, MOST):
+                found = arguments.within(jnp.array(numbers, dtype), largest)
+                np.testing.assert_array_equal(
+                    found, np.int32([max(0, min(number, largest)) for number in numbers]), strict=True
+                )
+
+
 def test_export():
     """The cache is an argument and a result of an exported program, and each kind is serialized with it."""
 
@@ -474,6 +539,26 @@ def test_a_cache_describes_itself():
         assert cache.nbytes == sum(x.nbytes for x in jax.tree.leaves(cache)) == 2 * rows * width
         assert repr(jax.tree.map(lambda x: x[0], cache)) == f"KeyValueCache({dtype.lower()}[2,8,16,33])"
     assert "P('x',)" in repr(jax.tree.map(lambda x: P("x"), cache))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "shape", "num_bytes"),
+    [
+        ((2**30, 2**30, 2**30, 1, 1), "INT8", r"\(1073741824, 1073741824, 1073741824, 1, 1\)", 2**92),
+        ((2, 2**30, 2**30, 1, 3), "INT8", r"\(2, 1073741824, 1073741824, 1, 3\)", 2**63),  # of scales
+        ((1, 2**30, 2**30, 1, 15), "INT4", r"\(1, 1073741824, 1073741824, 1, 15\)", 2**63),
+        ((1, 2**30, 2**30, 1, 2), "FLOAT32", r"\(1, 1073741824, 1073741824, 1, 2\)", 2**63),
+    ],
+)
+def test_sizes_that_no_array_has(sizes, dtype, shape, num_bytes):
+    """XLA of some versions ends the process, so that they are refused even without assertions."""
+    chex.disable_asserts()
+    try:
+        message = rf"^init: a cache of shape {shape} takes an array of {num_bytes} bytes; it must be less than 2\*\*63$"
+        with pytest.raises(jquant.DescriptorError, match=message):
+            kv_cache.init(*sizes, dtype=dtype)
+    finally:
+        chex.enable_asserts()
 
 
 QUERY, NEW = np.zeros((BATCH, 1, HEADS, WIDTH), np.float32), np.zeros((BATCH, 1, KEY_HEADS, WIDTH), np.float32)

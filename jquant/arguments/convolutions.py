@@ -46,12 +46,13 @@ def geometry(
     if dimension_numbers is not None and not all(_is_an_order(spec, rank) for spec in dimensions):
         wanted = f"each part must be the numbers from 0 to {rank - 1}"
         raise DescriptorError(f"{operator}: dimension_numbers is {shown(dimension_numbers)}; {wanted}")
-    _, _, *spatial = _ordered(input, dimensions.lhs_spec)
-    _, _, *sizes = _ordered(filter, dimensions.rhs_spec)
+    batch, channels, *spatial = _ordered(input, dimensions.lhs_spec)
+    filters, _, *sizes = _ordered(filter, dimensions.rhs_spec)
     groups = integer(operator, "groups", groups, range(1, sys.maxsize), "a positive integer")
     hint = _CHANNELS_LAST if dimension_numbers is None and rank == 4 else ""
     _require_channels(operator, input.shape, filter.shape, dimensions, groups, hint)
-    over = windows(operator, spatial, sizes, strides, dilations, padding, source="FilterTensor")
+    most = max((size for size in (channels, filters) if isinstance(size, int)), default=1)  # others are symbolic
+    over = windows(operator, spatial, sizes, strides, dilations, padding, others=(batch, most), source="FilterTensor")
     return Geometry(dimensions, groups, over)
 
 

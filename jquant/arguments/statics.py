@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 
 from jquant.arguments.assertions import once_for_each_signature, require, require_named_type
 from jquant.arguments.operands import FLOATS
-from jquant.errors import DescriptorTypeError, shown
+from jquant.errors import DescriptorError, DescriptorTypeError, shown
 from jquant.modes import data_type
 
 
@@ -75,6 +75,12 @@ def require_words(operator: str, name: str, values: Sequence[int]) -> None:
     """Asserts that integers without another limit fit the integers that compilers count in."""
     fits = max(values, default=0) < 2**31
     require(fits, f"{operator}: {name} is {shown(values)}; it must be less than 2**31")
+
+
+def require_countable(operator: str, what: str, num_bytes: int) -> None:
+    """Refuses an array whose bytes XLA cannot count: some versions end the process, so assertions do not matter."""
+    if num_bytes >= 2**63:
+        raise DescriptorError(f"{operator}: {what} takes an array of {num_bytes} bytes; it must be less than 2**63")
 
 
 def _hashable(values: Sequence[int]) -> Sequence[int]:

@@ -1,11 +1,12 @@
 """The arguments for windows that slide over the spatial dimensions of a tensor."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 from jax import lax
 
 from jquant.arguments.assertions import once_for_each_signature, require
-from jquant.arguments.statics import are_integers, is_sequence, positive_integers, require_words
+from jquant.arguments.statics import are_integers, is_sequence, positive_integers, require_countable, require_words
 from jquant.errors import shown
 from jquant.formulas.windows import Windows
 
@@ -20,6 +21,7 @@ def windows(
     dilations: Sequence[int] | None = None,
     padding: Padding = "VALID",
     *,
+    others: Sequence[int] = (),
     source: str = "window_sizes",
 ) -> Windows:
     """The windows that a caller describes in the form of `jax.lax` or ONNX, or an error.
@@ -31,6 +33,7 @@ def windows(
       strides: None means 1 everywhere.
       dilations: None means 1 everywhere.
       padding: a name; a pair (before, after) for each dimension; or, as ONNX has it, all numbers before, then all after.
+      others: the sizes of the tensor's other dimensions.
       source: the argument or the tensor that has the sizes, for errors.
     """
     rank = len(spatial)
@@ -41,6 +44,7 @@ def windows(
     pairs = _padding(operator, padding, spatial, dilated_sizes, strides)
     described = Windows(tuple(sizes), strides, dilations, pairs)
     _require_fit(operator, described, tuple(spatial), source)
+    _require_possible(operator, described, tuple(spatial), tuple(others))
     return described
 
 
@@ -58,6 +62,20 @@ def _require_fit(operator: str, windows: Windows, spatial: tuple[int, ...], sour
         f"{operator}: a window of shape {windows.sizes} with dilations {windows.dilations} does not fit into {spatial} "
         f"elements with padding {windows.padding}; these follow from {source}, dilations, InputTensor and padding",
     )
+
+
+@once_for_each_signature
+def _require_possible(operator: str, windows: Windows, spatial: tuple[int, ...], others: tuple[int, ...]) -> None:
+    """Asserts that the padded tensor, and the elements of all windows, may be arrays of 32-bit numbers."""
+    padded = (size + low + high for size, (low, high) in zip(spatial, windows.padding, strict=True))
+    most = max(_known_product(padded), _known_product(windows.counts(spatial)) * math.prod(windows.sizes))
+    what = f"InputTensor of {spatial} elements with padding {windows.padding}, in windows of shape {windows.sizes},"
+    require_countable(operator, what, 4 * most * _known_product(others))
+
+
+def _known_product(sizes: Iterable[int]) -> int:
+    """Without the symbolic sizes of `jax.export`."""
+    return math.prod(size for size in sizes if isinstance(size, int))
 
 
 _NAMES = {"VALID": "VALID", "SAME": "SAME", "SAME_UPPER": "SAME", "SAME_LOWER": "SAME_LOWER"}  # those of `jax.lax`

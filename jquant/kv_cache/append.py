@@ -11,10 +11,9 @@ from jax.typing import ArrayLike
 from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arguments.operands import any_float_operand
 from jquant.arithmetic import exact, subbyte
-from jquant.formulas import symmetric
-from jquant.kv_cache.arguments import layer_operand, position_operand
+from jquant.kv_cache.arguments import first_position, layer_index, layer_operand, position_operand
 from jquant.kv_cache.cache import INT4, INTEGERS, KeyValueCache, cache_operand
-from jquant.kv_cache.rows import updated
+from jquant.kv_cache.rows import quantized, updated
 from jquant.lowering.formula import formula
 from jquant.placement import explain_array_errors
 
@@ -27,6 +26,7 @@ def _append(
 ) -> KeyValueCache:
     (keys, key_scale), (values, value_scale) = (_rows(jnp.swapaxes(x, 1, 2), cache.dtype) for x in (keys, values))
     rows = dataclasses.replace(cache, keys=keys, key_scale=key_scale, values=values, value_scale=value_scale)
+    position, layer = first_position(position, cache, keys.shape[2]), layer_index(layer, cache)
     return jax.tree.map(functools.partial(updated, position=position, layer=layer), cache, rows)
 
 
@@ -34,7 +34,7 @@ def _rows(x: jax.Array, dtype: np.dtype) -> tuple[jax.Array, jax.Array | None]:
     """Rows along the last dimension as a cache stores them, and their scales."""
     if dtype not in INTEGERS:
         return exact.narrow(exact.widen(x), dtype), None
-    values, scale, _ = symmetric.quantized(x, (x.ndim - 1,), dtype)
+    values, scale, _ = quantized(x, dtype)
     stored = subbyte.packed(values.astype(jnp.uint8) & np.uint8(15), 4, -1) if dtype == INT4 else values
     return stored, jnp.squeeze(scale, -1)
 
@@ -54,8 +54,10 @@ def append(
     the key or the value of a token in a head
 
     Each step is rounded once in float32, ties to even: a row is what ``dynamic_quantize_linear(x, axis=-1, symmetric=True)``
-    makes of it or, for INT4, `scale_and_zero_point` and `quantize_linear`. A row of zeros has scale 1; one with a NaN has
-    the scale NaN, and one with an infinity an infinite scale. A cache of floats holds the elements, rounded to its type.
+    makes of it or, for INT4, `scale_and_zero_point` and `quantize_linear`, but for the scale of a row of zeros. It is 0, and
+    not 1, since `attend` multiplies the scales of values into weights that it rounds. A row whose scale would be below the
+    normal float32 numbers counts as zeros. One with a NaN has the scale NaN, and one with an infinity an infinite scale. A
+    cache of floats holds the elements, rounded to its type.
 
     Where XLA may reuse the memory of `cache`, it writes the new rows and nothing else: in a loop whose state the cache is,
     such as `jax.lax.scan` over layers or `jax.lax.while_loop` over tokens, or in a jitted function that gets it by
@@ -69,9 +71,10 @@ def append(
       keys: float32, float16 or bfloat16, of shape (batch, tokens, heads, width), those of the cache.
       values: of the shape of `keys`.
       position: the position of the first token, which may be traced: an integer, or one for each sequence in shape
-        (batch,). If tokens would lie outside of the cache, all of them move back into it, as in
-        `jax.lax.dynamic_update_slice`; a number, or an array of NumPy, raises an error instead.
-      layer: the index of the layer, an integer, which may be traced; None for the cache of one layer.
+        (batch,). If tokens would lie outside of the cache, before its beginning or after its end, all of them move back into
+        it; a number, or an array of NumPy, raises an error instead.
+      layer: the index of the layer, an integer, which may be traced; None for the cache of one layer. One outside becomes
+        the first or the last layer, or an error, likewise.
 
     Returns:
       The cache with the new tokens.
@@ -93,7 +96,7 @@ def append(
        [127 -50   0]
        [  0   0   0]]
       >>> print(cache.key_scale[1, 0, 0], cache.value_scale[1, 0, 0])
-      [1.   1.   0.01 1.  ] [1.    1.    0.002 1.   ]
+      [0.   0.   0.01 0.  ] [0.    0.    0.002 0.   ]
     """
     cache = cache_operand(_OPERATOR, cache)
     keys, values = any_float_operand(_OPERATOR, "keys", keys), any_float_operand(_OPERATOR, "values", values)

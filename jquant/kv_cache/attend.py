@@ -21,17 +21,24 @@ from jquant.arguments.operands import (
 )
 from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import aligned, broadcasts, to_rank
-from jquant.formulas import symmetric
 from jquant.formulas.softmax import softmax
 from jquant.kernels.epilogue import Dequantize
 from jquant.kernels.integer_dot import integer_dot
-from jquant.kv_cache.arguments import layer_operand, position_operand, require_integers
+from jquant.kv_cache.arguments import (
+    first_position,
+    layer_index,
+    layer_operand,
+    position_operand,
+    require_integers,
+    within,
+)
 from jquant.kv_cache.cache import INT4, KeyValueCache, cache_operand
+from jquant.kv_cache.rows import quantized
 from jquant.lowering.formula import formula
 from jquant.placement import explain_array_errors
 
 _OPERATOR = "attend"
-_INT8 = np.dtype(np.int8)
+_INT8, _INT32_MAX = np.dtype(np.int8), 2**31 - 1
 
 
 @formula(_OPERATOR)
@@ -45,8 +52,9 @@ def _attend(
     scale: jax.Array,
 ) -> jax.Array:
     """The shapes are (batch, key heads, tokens, heads of a group, ...); products join tokens and group to rows."""
-    if layer is not None:
-        cache = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, layer, 0, keepdims=False), cache)
+    if (index := layer_index(layer, cache)) is not None:
+        cache = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, index, 0, keepdims=False), cache)
+    position = first_position(position, cache, query.shape[1])
     batch, tokens, heads, width = query.shape
     _, key_heads, length, _ = cache.shape
     group = heads // key_heads
@@ -75,7 +83,7 @@ def _seen(
     others = jnp.arange(length, dtype=np.int32).reshape(1, 1, 1, 1, -1)
     seen = others <= own
     if window is not None:
-        seen &= others > own - window.reshape((1,) * 5)
+        seen &= others > own - within(window, _INT32_MAX).reshape((1,) * 5)
     if mask is None:
         return seen
     mask = to_rank(mask, 4)
@@ -90,7 +98,7 @@ def _scores(rows: jax.Array, cache: KeyValueCache, scale: jax.Array) -> jax.Arra
     scale = to_rank(scale, rows.ndim)
     if cache.key_scale is None:
         return rows.astype(jnp.float32) @ jnp.swapaxes(cache.keys.astype(jnp.float32), -1, -2) * scale
-    integers, row_scale, _ = symmetric.quantized(rows, (rows.ndim - 1,), _INT8)
+    integers, row_scale, _ = quantized(rows, _INT8)
     integers = _evens_then_odds(integers) if cache.dtype == INT4 else integers
     dequantize = Dequantize(exact.product(row_scale, scale), cache.key_scale[..., None, :], None, FLOAT32)
     return integer_dot(integers, _integers(cache.keys, cache.dtype), (dequantize,), transpose_b=True)
@@ -100,7 +108,7 @@ def _mixed(weights: jax.Array, cache: KeyValueCache, dtype: np.dtype) -> jax.Arr
     """``weights @ values``, for weights that include the scales of the values."""
     if cache.value_scale is None:
         return (weights @ cache.values.astype(jnp.float32)).astype(dtype)
-    integers, row_scale, _ = symmetric.quantized(weights, (weights.ndim - 1,), _INT8)
+    integers, row_scale, _ = quantized(weights, _INT8)
     one = jnp.ones((1,) * weights.ndim, jnp.float32)
     output = integer_dot(integers, _integers(cache.values, cache.dtype), (Dequantize(row_scale, one, None, dtype),))
     return _interleaved(output, cache.width) if cache.dtype == INT4 else output
@@ -147,14 +155,16 @@ def attend(
     ``h // (heads / key_heads)`` of the cache.
 
     For a cache of int8 or int4, with `q(x)` and `s(x)` the int8 integers and the scale of each row, as in ``q, s, _ =
-    dynamic_quantize_linear(x, axis=-1, symmetric=True, output_dtype="INT8")``, each step is one of jquant's operators:
+    dynamic_quantize_linear(x, axis=-1, symmetric=True, output_dtype="INT8")``, but 0 as the scale of zeros, each step is one
+    of jquant's operators:
 
     - ``scores = matmul_integer_to_float(q(query), s(query) * scale, None, keys.T, key_scale)``: the scales of the keys are
       those of the columns;
     - ``e = exp(scores - max(scores))`` where the query sees, 0 elsewhere, and ``weights = e / sum(e)``, with each step but
       the exponential rounded once. The sum is taken in fixed point, the same in any order: each `e` in two digits of 20 bits
       for a length below 2**11, of 15 below 2**16 and of 12 beyond;
-    - ``shares = weights * value_scale``: the scales of the values lie along the dimension that the next product sums;
+    - ``shares = weights * value_scale``: the scales of the values lie along the dimension that the next product sums. A
+      value of zeros adds exactly nothing, since its scale is 0;
     - ``output = matmul_integer_to_float(q(shares), s(shares), None, values, 1.0)``.
 
     So all of it is exact but for the exponential, which is XLA's: programs for one platform agree, those for different ones
@@ -162,17 +172,20 @@ def attend(
     cache of floats is multiplied in float32, in any order.
 
     A query that sees nothing gives zeros. In a cache of integers, what a query does not see does not matter, even if it is
-    NaN.
+    NaN. A query that sees a NaN or an infinity, in an element of a key or of a value, gives NaN in all elements of that
+    head; so does a NaN or an infinity in the query itself. Shares below 1.5e-36 count as zeros.
 
     Args:
       query: float32, float16 or bfloat16, of shape (batch, tokens, heads, width); `heads` is a multiple of the cache's.
       cache: a `KeyValueCache`, of all layers or of one.
       position: the position of the first query, which may be traced: an integer, or one for each sequence in shape
-        (batch,). The others follow it.
-      layer: the index of the layer, an integer, which may be traced; None for the cache of one layer.
+        (batch,). The others follow it. If it is outside of the cache, it moves as in `append`.
+      layer: the index of the layer, an integer, which may be traced; None for the cache of one layer. One outside is taken
+        as in `append`.
       mask: booleans, of a shape that broadcasts to (batch, heads, tokens, length): where false, a query does not see the
         token, for instance because it is padding. None: it sees all tokens up to its own.
-      window: a query sees only so many tokens, up to its own: an integer of at least 1, which may be traced. None: all.
+      window: a query sees only so many tokens, up to its own: an integer of at least 1, which may be traced; with a traced
+        one below 1, it sees nothing. None: all.
       scale: what scores are multiplied by, a float32 scalar. None: ``1 / sqrt(width)``.
 
     Returns:
@@ -212,12 +225,13 @@ def attend(
 
 
 def _window_operand(window: ArrayLike) -> Operand:
-    window = operand(_OPERATOR, "window", window, np.dtype(np.int32))
-    require_integers(_OPERATOR, "window", window.dtype)
-    window = require_scalar(_OPERATOR, "window", window)
-    if is_known(window):
-        require(int(window) >= 1, f"{_OPERATOR}: window is {window}; it must be at least 1")
-    return window.astype(np.int32)
+    number = operand(_OPERATOR, "window", window, np.dtype(np.int32))
+    require_integers(_OPERATOR, "window", number.dtype)
+    number = require_scalar(_OPERATOR, "window", number)
+    if not is_known(number):
+        return number
+    require(int(number) >= 1, f"{_OPERATOR}: window is {number}; it must be at least 1")
+    return np.int32(min(int(number), _INT32_MAX))  # no cache is as long
 
 
 @once_for_each_signature

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from jax import export
 from jax.typing import DTypeLike
 
 from jquant.arguments.assertions import require_named_type
-from jquant.arguments.statics import integer
+from jquant.arguments.statics import integer, require_countable
 from jquant.arithmetic.fixed_point import LARGEST_COUNT
 from jquant.errors import DescriptorError, DescriptorTypeError
 from jquant.modes import data_type
@@ -26,8 +27,9 @@ _DATA_TYPES = "INT8", "INT4", "FLOAT32", "BFLOAT16"
 class KeyValueCache:
     """The keys and values of all tokens so far: a row for each layer, sequence, head and token, as `init` makes them.
 
-    A row stands for ``integers * scale``. A pytree of arrays, so that JAX's transformations, shardings and checkpoints take
-    it like any array. `jax.lax.scan` over it gives each step the cache of one layer, whose arrays lack the first dimension.
+    A row stands for ``integers * scale``; one of zeros has the scale 0. A pytree of arrays, so that JAX's transformations,
+    shardings and checkpoints take it like any array. `jax.lax.scan` over it gives each step the cache of one layer, whose
+    arrays lack the first dimension.
 
     The heads are the third dimension of every array: ``NamedSharding(mesh, jax.P(None, None, "heads"))`` for the whole tree
     splits them over devices, and ``jax.P(None, "batch")`` the sequences; neither makes `append` or `attend` communicate.
@@ -95,7 +97,7 @@ class KeyValueCache:
 def init(layers: int, batch: int, heads: int, length: int, width: int, dtype: DTypeLike | str = "INT8") -> KeyValueCache:
     """Makes an empty cache for the keys and values of all layers.
 
-    Each element is 0, and each scale 1.
+    Each element is 0, and so is each scale.
 
     Args:
       layers: the number of layers, each with keys and values of its own, stacked in the first dimension.
@@ -110,7 +112,7 @@ def init(layers: int, batch: int, heads: int, length: int, width: int, dtype: DT
       width``.
 
     Raises:
-      DescriptorError: a size below 1, or too large.
+      DescriptorError: a size below 1 or too large, or an array of 2**63 bytes or more.
       DescriptorTypeError: a size that is not an integer, or a data type other than those above.
 
     Example:
@@ -132,14 +134,16 @@ def init(layers: int, batch: int, heads: int, length: int, width: int, dtype: DT
     named = data_type("dtype", dtype)
     require_named_type("init", "dtype", named, _DATA_TYPES)
     shape = *rows, stored_width(named, width)
+    of_a_row = max(shape[-1] * stored_data_type(named).itemsize, 4)  # its scale has 4 bytes
+    require_countable("init", f"a cache of shape {(*rows, width)}", math.prod(rows) * of_a_row)
 
-    def zeros() -> jax.Array:
+    def elements() -> jax.Array:
         return jnp.zeros(shape, stored_data_type(named))
 
-    def ones() -> jax.Array | None:
-        return jnp.ones(rows, jnp.float32) if named in INTEGERS else None
+    def scales() -> jax.Array | None:
+        return jnp.zeros(rows, jnp.float32) if named in INTEGERS else None
 
-    return KeyValueCache(zeros(), ones(), zeros(), ones(), named, width)
+    return KeyValueCache(elements(), scales(), elements(), scales(), named, width)
 
 
 def stored_data_type(dtype: np.dtype) -> np.dtype:

@@ -1,10 +1,18 @@
-"""Writes rows into an array of a cache."""
+"""The rows of a cache: how they are rounded, and how an array gets them."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
+
+from jquant.formulas import symmetric
+from jquant.quantized_tensor import Quantized
+
+
+def quantized(x: jax.Array, dtype: np.dtype) -> Quantized:
+    """Rows along the last dimension in a signed integer type, with a scale for each, which is 0 for a row of zeros."""
+    return symmetric.quantized(x, (x.ndim - 1,), dtype, scale_of_zeros=0)
 
 
 def updated(array: jax.Array, rows: jax.Array, position: jax.Array, layer: ArrayLike | None = None) -> jax.Array:

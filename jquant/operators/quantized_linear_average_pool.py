@@ -120,6 +120,6 @@ def quantized_linear_average_pool(
     output, output_dtype = call.output("Output", output_scale, output_zero_point, output_dtype, default=tensor.values.dtype)
     check_rank(_DESCRIPTOR, call.level, "InputTensor", shape)
     window_sizes = positive_integers(_OPERATOR, "window_sizes", window_sizes, len(shape[2:]))
-    w = windows(_OPERATOR, shape[2:], window_sizes, strides, dilations, padding)
+    w = windows(_OPERATOR, shape[2:], window_sizes, strides, dilations, padding, others=shape[:2])
     call.check((*shape[:2], *w.counts(shape[2:])), output_dtype)
     return _quantized_linear_average_pool(tensor, output, w, include_padding, output_dtype)

@@ -39,6 +39,26 @@ def test_padding_of_a_pool_in_onnx_words():
         pool(padding=[1, 0, 2])
 
 
+@pytest.mark.parametrize(
+    ("padding", "window_sizes"),
+    [
+        ((2**31 - 1,) * 4, (3, 2)),
+        ((2**30, 2**30, 0, 0), (3, 2)),  # the elements of all windows
+        ("SAME", (2**31 - 1, 2**31 - 1)),
+    ],
+    ids=str,
+)
+def test_padding_that_no_array_has(padding, window_sizes):
+    """XLA of some versions ends the process, so that it is refused."""
+    message = r"InputTensor of \(.*\) elements with padding .*, in windows of .*, takes an array of \d+ bytes"
+    with pytest.raises(DescriptorError, match=message):
+        jquant.quantized_linear_average_pool(IMAGE, 0.5, 3, 0.5, 3, window_sizes=window_sizes, padding=padding)
+    if padding != "SAME":
+        filters = np.ones((1, IMAGE.shape[1], *window_sizes), np.int8)
+        with pytest.raises(DescriptorError, match=message):
+            jquant.convolution_integer(IMAGE, filters, padding=padding, feature_level="EXTENDED")
+
+
 def test_axes_from_the_end():
     scale, zero_point = np.float32([0.5, 0.25, 2]), np.uint8([1, 2, 3])
     blocks = np.float32([[0.5, 0.25], [2, 1], [0.1, 0.3], [0.7, 0.9]])
