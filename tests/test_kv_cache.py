@@ -483,23 +483,29 @@ def test_updated_in_place(dtype, position):
     assert memory.temp_size_in_bytes < bytes_of_a_layer + 4 * scores < size
 
 
-def test_what_is_not_seen():
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_what_is_not_seen(dtype):
     """It does not matter, even where it is NaN; a query that sees nothing gives zeros."""
-    for dtype in INTEGERS:
-        cache, query = filled(dtype), normal(BATCH, 3, HEADS, WIDTH)
-        expected = kv_cache.attend(query, cache, 4, layer=1)
-        nan = np.full((2, BATCH, 4, KEY_HEADS, WIDTH), np.nan, np.float32)
-        after = kv_cache.append(cache, *nan, 7, layer=1)
-        np.testing.assert_array_equal(kv_cache.attend(query, after, 4, layer=1), expected)
-        assert np.isnan(kv_cache.attend(query, after, 5, layer=1)[:, 2]).all()
-        mask = np.ones((BATCH, 1, 3, LENGTH), bool)
-        mask[0, :, 1] = False
-        output = np.array(kv_cache.attend(query, cache, 4, layer=1, mask=mask))
-        np.testing.assert_array_equal(output[0, 1], np.zeros((HEADS, WIDTH), np.float32))
-        output[0, 1] = expected[0, 1]
-        np.testing.assert_array_equal(output, expected)
-        outside = kv_cache.attend(query, cache, 4, layer=1, mask=~(np.arange(LENGTH) <= 2), window=2)
-        np.testing.assert_array_equal(outside, kv_cache.attend(query, cache, 4, layer=1, window=2))
+    cache, query = filled(dtype), normal(BATCH, 3, HEADS, WIDTH)
+    nan = np.full((2, BATCH, 4, KEY_HEADS, WIDTH), np.nan, np.float32)
+    after = kv_cache.append(cache, *nan, 7, layer=1)
+    everything = np.ones((BATCH, 1, 3, LENGTH), bool)
+    nothing = everything.copy()
+    nothing[0, :, 1] = False
+
+    def attended(cache, position, mask=everything, window=LENGTH):  # has one program
+        return np.array(kv_cache.attend(query, cache, position, layer=1, mask=mask, window=window))
+
+    expected = attended(cache, 4)
+    np.testing.assert_array_equal(attended(after, 4), expected)
+    assert np.isnan(attended(after, 5)[:, 2]).all()
+    output = attended(cache, 4, nothing)
+    np.testing.assert_array_equal(output[0, 1], np.zeros((HEADS, WIDTH), np.float32))
+    output[0, 1] = expected[0, 1]
+    np.testing.assert_array_equal(output, expected)
+    outside = attended(cache, 4, everything & ~(np.arange(LENGTH) <= 2), 2)
+    np.testing.assert_array_equal(outside, attended(cache, 4, window=2))
+    np.testing.assert_array_equal(kv_cache.attend(query, cache, 4, layer=1), expected)  # without mask and window
 
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])

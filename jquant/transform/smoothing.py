@@ -17,23 +17,29 @@ _LIMIT = 2.0**14  # of factors and their reciprocals: what is multiplied by them
 def smooth_quant(options: SmoothQuant, matrix: jax.Array, largest: jax.Array) -> jax.Array:
     """The factors of SmoothQuant for a matrix (..., K, N): ``max|w|**(1 - strength) / max|x|**strength``.
 
-    `largest` is ``max|x|``, of shape (K,). A channel that is 0 in either has the factor 1.
+    `largest` is ``max|x|``, of shape (K,). Where a channel is 0 in one of them, that counts as one of middle size: the
+    factor changes the other one, which must not take the range of all channels.
 
     Xiao and others, "SmoothQuant: Accurate and Efficient Post-Training Quantization for Large Language Models".
     """
     weights = jnp.abs(matrix).max(-1).reshape(-1, matrix.shape[-2]).max(0)
     strength = np.float32(options.strength)
-    is_used = (largest > 0) & (weights > 0)
-    one = np.float32(1)
-    factors = jnp.where(is_used, weights, one) ** (1 - strength) / jnp.where(is_used, largest, one) ** strength
-    return _limited(jnp.where(is_used, factors, one))
+    return _limited(_without_zeros(weights) ** (1 - strength) / _without_zeros(largest) ** strength)
+
+
+def _without_zeros(x: jax.Array) -> jax.Array:
+    """Magnitudes, with the geometric mean of the smallest and the largest of the others in place of 0; 1 if all are 0."""
+    is_used = x > 0
+    extremes = jnp.where(is_used, x, jnp.inf).min(initial=jnp.inf), jnp.where(is_used, x, 0).max(initial=0)
+    smallest, largest = (jnp.sqrt(jnp.where(is_used.any(), extreme, np.float32(1))) for extreme in extremes)
+    return jnp.where(is_used, x, smallest * largest)
 
 
 def awq(mean: jax.Array, error: Callable[[jax.Array], jax.Array]) -> jax.Array:
     """The factors of AWQ: ``mean|x|**-exponent``, over the geometric mean of the smallest and the largest of them.
 
     Of the exponents 0, 0.05, ..., 0.95, the one is taken for whose factors `error` is the smallest. `mean` is ``mean|x|``,
-    of shape (K,). A channel that is 0 has the factor 1.
+    of shape (K,). A channel that is 0 has the factor 1, which is in the middle.
 
     Lin and others, "AWQ: Activation-aware Weight Quantization for On-Device LLM Compression and Acceleration".
     """

@@ -166,13 +166,17 @@ def output_error(difference: np.ndarray, products: np.ndarray) -> float:
 
 
 def smooth_quant(largest_input: np.ndarray, matrix: np.ndarray, strength: float) -> np.ndarray:
-    """1 / s, where s = max|X|^a / max|W|^(1 - a), equation 4 of the paper; 1 for channels that are 0 in either."""
+    """1 / s, where s = max|X|^a / max|W|^(1 - a), equation 4 of the paper.
+
+    Where either is 0, the geometric mean of its extremes, without zeros, takes its place.
+    """
     weights = np.abs(matrix.astype(np.float64)).max(axis=-1)
     weights = weights.reshape(-1, weights.shape[-1]).max(axis=0)
-    result = np.ones(len(weights))
-    used = (weights > 0) & (largest_input > 0)
-    result[used] = 1 / (largest_input[used].astype(np.float64) ** strength / weights[used] ** (1 - strength))
-    return result
+    inputs = largest_input.astype(np.float64)
+    for sizes in (inputs, weights):
+        others = sizes[sizes > 0]
+        sizes[sizes == 0] = np.sqrt(others.min() * others.max()) if len(others) else 1
+    return 1 / (inputs**strength / weights ** (1 - strength))
 
 
 def awq_candidates(mean: np.ndarray) -> np.ndarray:
