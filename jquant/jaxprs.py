@@ -1,6 +1,6 @@
 """Access to jaxprs: all that depends on how a version of JAX represents programs is here."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -38,6 +38,20 @@ def trace(function: Callable, *arguments: Any) -> Traced:
     program = closed(jaxpr)
     alive, _ = partial_eval.dce_jaxpr(program.jaxpr, [True] * len(program.jaxpr.outvars), instantiate=True)
     return Traced(Program(alive, program.constants), outputs)
+
+
+@jax.jit
+def _empty() -> tuple:
+    return ()
+
+
+def context() -> Hashable:
+    """The settings of JAX under which programs are traced now: precision, x64, mesh, named axes and the rest.
+
+    Equal settings are one object, which is forgotten with `jax.clear_caches`: it is what JAX itself keeps under them.
+    """
+    with jax.ensure_compile_time_eval():  # whatever trace this is called in
+        return _empty.trace().jaxpr
 
 
 def without_unused_inputs(program: Program) -> tuple[Program, list[bool]]:

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
@@ -16,7 +17,6 @@ from jquant.arguments.statics import boolean
 from jquant.calibration import Range
 from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.jaxprs import Program
-from jquant.lowering import recording
 from jquant.placement import explain_array_errors_as, raise_explained
 from jquant.transform import layers, packing, rewrite, site_functions, statistics, traced, weight_formats
 from jquant.transform.checks import as_transform_errors
@@ -160,7 +160,8 @@ class _Rewritten:
 
 
 class QuantizedFunction:
-    """A function of quantized parameters and inputs, as `quantize` returns. It is traced once for each input shape.
+    """A function of quantized parameters and inputs, as `quantize` returns. It is traced once for each input shape,
+    and for each of JAX's settings around a call, such as a matmul precision.
 
     The weights of a site in blocks may be replaced by others of the same shape, such as those of a checkpoint, also with
     other blocks: ``{"values": weight.matrix}`` of a `jquant.checkpoints.PackedWeight`, with its ``"permutation"`` if it has
@@ -170,7 +171,7 @@ class QuantizedFunction:
     def __init__(self, function: Function, parameters: Parameters, plan: Plan, functions: rewrite.Functions):
         self._function, self._plan, self._functions = function, plan, functions
         self._parameters = parameters._replace(leaves=list(map(abstract, parameters.leaves)))
-        self._programs: dict[Any, _Rewritten] = {}
+        self._programs: weakref.WeakKeyDictionary[Any, dict[Any, _Rewritten]] = weakref.WeakKeyDictionary()  # by context
         self._fingerprint = plan.fingerprint()
         self.__name__ = f"quantized_{getattr(function.apply, '__name__', 'apply')}"
         self.__wrapped__ = function.apply  # whose inputs and outputs have the same names
@@ -196,7 +197,7 @@ class QuantizedFunction:
         packed, static, floats = self._parts(params)
         traced.require_arrays(self.__name__, inputs)
         resources = rewrite.Resources(packed, static, adapters)
-        rewritten = self._programs.get(_types(resources, inputs))
+        rewritten = self._programs.get(jaxprs.context(), {}).get(_types(resources, inputs))
         if rewritten is None:
             self._require_matrices(packed)
             analysis = traced.analyze(self._function._replace(name=self.__name__), self._parameters, inputs)
@@ -244,7 +245,7 @@ class QuantizedFunction:
     def _remember(self, resources: rewrite.Resources, inputs: tuple[Any, ...], rewritten: _Rewritten) -> None:
         """Keeps the program for weights and inputs of these types, unless it belongs to an enclosing trace."""
         if not any(isinstance(constant, jax.core.Tracer) for constant in rewritten.program.constants):
-            self._programs[_types(resources, inputs)] = rewritten
+            self._programs.setdefault(jaxprs.context(), {})[_types(resources, inputs)] = rewritten
 
     def _rewritten(self, analysis: Analysis, resources: rewrite.Resources, inputs: tuple[Any, ...]) -> _Rewritten:
         """The program with quantized sites, without the parameters that it does not need."""
@@ -280,4 +281,4 @@ class QuantizedFunction:
 
 def _types(resources: rewrite.Resources, inputs: tuple[Any, ...]) -> Hashable:
     """What a program is traced for: static inputs have scales of the same types in all calls."""
-    return recording.is_active(), traced.input_types((resources.stored, resources.adapters, inputs))
+    return traced.input_types((resources.stored, resources.adapters, inputs))
