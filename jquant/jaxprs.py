@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.core
+import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import Literal as Literal
 from jax.interpreters import partial_eval
 
@@ -81,6 +83,21 @@ def bind(equation: Equation, *values: Any) -> list[Any]:
     with equation.ctx.manager:
         outputs = equation.primitive.bind(*values, **parameters)
     return list(outputs) if equation.primitive.multiple_results else [outputs]
+
+
+def empty_outputs(equation: Equation) -> list[Any] | None:
+    """The outputs of an equation all of whose outputs have no elements, whatever its inputs are; None for others."""
+    types = [var.aval for var in equation.outvars]
+    if equation.effects or not types or not all(map(_is_empty, types)):
+        return None
+    return [jnp.zeros(type.shape, type.dtype) for type in types]
+
+
+def _is_empty(type: Any) -> bool:
+    """Whether a type has no elements, nor says how they lie on a mesh."""
+    sizes = [size for size in getattr(type, "shape", ()) if isinstance(size, int)]
+    has_numbers = isinstance(getattr(type, "dtype", None), np.dtype)
+    return 0 in sizes and has_numbers and not varying_axes(type) and type.sharding.mesh.empty
 
 
 class Loop(NamedTuple):
