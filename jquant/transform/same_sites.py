@@ -25,7 +25,8 @@ def fitted(expected: Plan, actual: Plan, *, weights: bool = True) -> tuple[Plan,
     for key, sites in new.items():
         matched = _matched(known.get(key, []), sites)
         if matched is None:
-            differing += [site.name for site in (*known.get(key, []), *sites)]
+            old, names = ([site.name for site in each] for each in (known.get(key, []), sites))
+            differing += [name for name in names if name not in old] if len(names) > len(old) else [*old, *names]
         else:
             pairs.update({site.name: same for site, same in zip(sites, matched, strict=True)})
     differing += [site.name for site in actual.sites.values() if site.name in pairs and not _is_same(site, pairs[site.name])]

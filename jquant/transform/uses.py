@@ -35,7 +35,8 @@ class Trail:
     def details(self) -> collections.Counter[Any]:
         """The parameters, sizes and constants of the equations that lead here; other sizes of the input may change some."""
         counts: collections.Counter[Any] = collections.Counter()
-        queue, seen = collections.deque([self]), {self}
+        queue: collections.deque[Trail] = collections.deque([self])
+        seen: set[Trail] = {self}
         while queue and len(seen) <= _MOST_EQUATIONS:
             trail = queue.popleft()
             counts.update(_details(trail._details))

@@ -22,6 +22,7 @@ Level = Hashable  # a loop, by the path to its equation
 Leaves = Sequence[Any] | Mapping[int, Any]  # parameters by their number
 
 _VARY = "pvary"  # marks a value inside shard_map as one that may differ between devices
+_WHERE = "sharding", "out_sharding"  # parameters that say where elements lie, and do not change them
 # Operations that move or repeat elements and do not change them, so that a cast may as well come after them.
 _COMMUTE_WITH_CASTS = (
     "transpose",
@@ -66,7 +67,7 @@ class Node:
             case Shard(whole, spec):
                 return f"shard[{spec}]({whole.text})"
             case Operation(equation, inputs, output):
-                parameters = tuple(sorted(equation.params.items()))
+                parameters = tuple(sorted(each for each in equation.params.items() if each[0] not in _WHERE))
                 text = f"{equation.primitive}[{parameters}][{output}]({','.join(node.text for node in inputs)})"
                 return hashlib.sha256(text.encode()).hexdigest()  # of constant length, however often values are read
 
