@@ -61,7 +61,8 @@ def quantize(
       recipe: what is quantized, and how: `static_int8`, `dynamic_int8`, `weight_only_int4` or another of this module, or a
         `Recipe` of your own.
       inputs: the inputs of the function, by position: arrays, or `jax.ShapeDtypeStruct`. They are examples: the
-        quantized function takes inputs of other shapes as well, as long as these lead to the same sites.
+        quantized function takes inputs of other shapes as well, as long as these lead to the same sites, or to some of them,
+        with weights of the same values.
       calibration: what `calibrate` returned. Static inputs need it, and schemes with GPTQ or smoothing.
       load: a function that returns the parameter of a name, such as ``"blocks/up"``, where `params` has types: a model
         whose float form does not fit into memory is quantized one weight after the other.

@@ -117,6 +117,8 @@ def _differing_products(expected: Plan, actual: Plan) -> list[str]:
         schemes[product.parameter].add(product.scheme)
 
     def is_same(name: str) -> bool:
+        if len(schemes[new[name].parameter]) < 2 and name not in known:
+            return True  # nothing was made for it
         if name not in known or known[name].scheme != new[name].scheme:
             return False
         return len(schemes[new[name].parameter]) == 1 or known[name].use.structure == new[name].use.structure

@@ -110,13 +110,13 @@ def is_known(equation: Equation, inputs: Sequence[Value], nodes: Sequence[Node])
     """Whether the outputs of an equation are known values; `nodes` are those of its operands.
 
     Those of what the program makes, such as an index, a mask or a table of positions, are known only where they change
-    elements of parameters, without spreading them over the table. A look-up or a product is none, but may be a site: it
+    elements of parameters, without spreading them, or a single one, over the table. A look-up or a product is none, but may be a site: it
     reads parameters at the positions, or multiplies these by them.
     """
     if inputs and all(value.node is not None for value in inputs):
         return True
     extent = max((node.extent for node in nodes), default=0)
-    if not extent or equation.primitive.name in _TAKE_OR_MULTIPLY:
+    if extent < 2 or equation.primitive.name in _TAKE_OR_MULTIPLY:
         return False
     shapes = [var.aval.shape for var in equation.outvars]
     return all(isinstance(size, int) for shape in shapes for size in shape) and max(map(math.prod, shapes)) <= extent
