@@ -110,7 +110,7 @@ def is_known(equation: Equation, inputs: Sequence[Value], nodes: Sequence[Node])
     """Whether the outputs of an equation are known values; `nodes` are those of its operands.
 
     Those of what the program makes, such as an index, a mask or a table of positions, are known only where they change
-    elements of parameters, without spreading them, or a single one, over the table. A look-up or a product is none, but may be a site: it
+    elements of parameters, without spreading them over the table. A look-up or a product is none, but may be a site: it
     reads parameters at the positions, or multiplies these by them.
     """
     if inputs and all(value.node is not None for value in inputs):
