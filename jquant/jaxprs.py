@@ -1,11 +1,13 @@
 """Access to jaxprs: all that depends on how a version of JAX represents programs is here."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.core
+import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import Literal as Literal
 from jax.interpreters import partial_eval
 
@@ -41,6 +43,20 @@ def trace(function: Callable, *arguments: Any) -> Traced:
     return Traced(Program(alive, program.constants), outputs)
 
 
+@jax.jit
+def _empty() -> tuple:
+    return ()
+
+
+def context() -> Hashable:
+    """The settings of JAX under which programs are traced now: precision, x64, mesh, named axes and the rest.
+
+    Equal settings are one object, which is forgotten with `jax.clear_caches`: it is what JAX itself keeps under them.
+    """
+    with jax.ensure_compile_time_eval():  # whatever trace this is called in
+        return _empty.trace().jaxpr
+
+
 def without_unused_inputs(program: Program) -> tuple[Program, list[bool]]:
     """The program with only the inputs that it reads, and which inputs those are."""
     jaxpr, constants = program
@@ -68,6 +84,21 @@ def bind(equation: Equation, *values: Any) -> list[Any]:
     with equation.ctx.manager:
         outputs = equation.primitive.bind(*values, **parameters)
     return list(outputs) if equation.primitive.multiple_results else [outputs]
+
+
+def empty_outputs(equation: Equation) -> list[Any] | None:
+    """The outputs of an equation all of whose outputs have no elements, whatever its inputs are; None for others."""
+    types = [var.aval for var in equation.outvars]
+    if equation.effects or not types or not all(map(_is_empty, types)):
+        return None
+    return [jnp.zeros(type.shape, type.dtype) for type in types]
+
+
+def _is_empty(type: Any) -> bool:
+    """Whether a type has no elements, nor says how they lie on a mesh."""
+    sizes = [size for size in getattr(type, "shape", ()) if isinstance(size, int)]
+    has_numbers = isinstance(getattr(type, "dtype", None), np.dtype)
+    return 0 in sizes and has_numbers and not varying_axes(type) and type.sharding.mesh.empty
 
 
 class Loop(NamedTuple):

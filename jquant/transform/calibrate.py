@@ -12,7 +12,7 @@ from jquant.calibration import Range
 from jquant.calibration.coarse import warnings_about
 from jquant.errors import TransformError
 from jquant.placement import explain_array_errors_as
-from jquant.transform import compute, rewrite, statistics, traced
+from jquant.transform import compute, rewrite, same_sites, statistics, traced
 from jquant.transform.checks import as_transform_errors
 from jquant.transform.input_batches import each_inputs
 from jquant.transform.observed_numbers import require_numbers, warn_of_zeros
@@ -102,6 +102,10 @@ def calibrate(
         if types not in updates:
             plan = traced.analyze(function, parameters, inputs, number).plan
             traced.require_sites(function, plan)
+            if first is not None:
+                plan, differing = same_sites.fitted(first, plan, weights=False)
+                if differing:
+                    raise TransformError(f"{_NAME}: a batch has different sites from the first: {', '.join(differing)}")
             sites = _observed_sites(plan)
             if first is None:
                 statistics.require_memory(_NAME, plan, plan.prepared())

@@ -38,6 +38,7 @@ from jquant.transform.preparation import Preparation
 from jquant.transform.recipe import Activations, Recipe, Scheme
 from jquant.transform.selections import parts, selection
 from jquant.transform.stored_weights import WeightFormat
+from jquant.transform.uses import Trails
 from jquant.transform.values import Value, are_activations, is_weight, why_unknown
 from jquant.transform.weight_graph import Graph, Level, Node, Shard
 
@@ -58,6 +59,7 @@ class Collector:
     Attributes:
       sites, products, selecting, floats: as in a `Plan`.
       candidates: the names of all eligible equations, with the index of the rule of each.
+      trails: how values are computed.
       inside: the `jax.shard_map` around the equations that are added; None outside of any.
     """
 
@@ -68,6 +70,7 @@ class Collector:
         self.floats: list[Unquantized] = []
         self.candidates: dict[str, int | None] = {}
         self.inside: Inside | None = None
+        self.trails = Trails()
         self._graph, self._names, self._recipe = graph, names, recipe
         self._num_named: Counter[str] = Counter()  # how many equations have a name
         self._stored: dict[Any, str] = {}  # the first site of weights and their storage
@@ -183,7 +186,8 @@ class Collector:
         shard = None if self.inside is None else self._graph.whole(weights)
         weights = weights if shard is None else shard.whole
         layout = weight_layout(kind, equation, operand, dimensions, selected)
-        name = self._name(weights, kind)
+        parameter = self._names[weights.leaves[0]] or kind
+        name = self._numbered(parameter)
         reason = why_not(kind, equation, operand, input, weights, layout, self._recipe.smallest)
         if self.inside is not None and kind != MATMUL:
             reason = "it is inside shard_map, and no product"
@@ -216,6 +220,8 @@ class Collector:
         quantizer = input_quantizer(kind, equation, 1 - operand, scheme)
         site = Site(
             name=name,
+            parameter=parameter,
+            use=self.trails.use(equation, [input]),
             kind=kind,
             equation=equation,
             operand=operand,
@@ -242,7 +248,8 @@ class Collector:
     def _add_product(self, equation: Equation, path: Path, inputs: list[Value]) -> bool:
         """`add` for a product of two activations."""
         scope = jaxprs.name_stack(equation)
-        name = self._numbered(f"{ACTIVATION_MATMUL}/{scope}" if scope else ACTIVATION_MATMUL)
+        place = f"{ACTIVATION_MATMUL}/{scope}" if scope else ACTIVATION_MATMUL
+        name = self._numbered(place)
         reason, scheme = why_not_activations(equation, inputs), None
         if reason is None:
             scheme, reason = self._scheme(name, ACTIVATION_MATMUL)
@@ -258,7 +265,14 @@ class Collector:
             )
             for operand, value in enumerate(inputs)
         )
-        self.products[path] = ActivationProduct(name=name, equation=equation, inputs=(left, right), scheme=scheme)
+        self.products[path] = ActivationProduct(
+            name=name,
+            parameter=place,
+            use=self.trails.use(equation, inputs),
+            equation=equation,
+            inputs=(left, right),
+            scheme=scheme,
+        )
         self._quantized.update(inputs)
         return True
 
@@ -296,11 +310,8 @@ class Collector:
             self.add_readers([input])
         return first
 
-    def _name(self, weights: Node, kind: str) -> str:
-        """The path of the weights among the parameters, with a number if that name is taken."""
-        return self._numbered(self._names[weights.leaves[0]] or kind)
-
     def _numbered(self, name: str) -> str:
+        """A name, with a number if it is taken."""
         self._num_named[name] += 1
         number = self._num_named[name]
         return name if number == 1 else f"{name}#{number}"

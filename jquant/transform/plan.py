@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from jquant.jaxprs import Equation, Path, Program
 from jquant.transform.layouts import EMBEDDING, RAGGED, Storage
 from jquant.transform.recipe import Activations, Scheme
+from jquant.transform.uses import Trail
 from jquant.transform.weight_graph import Level, Node
 
 
@@ -16,6 +17,8 @@ class Site:
 
     Attributes:
       name: the path of the weights among the parameters, with a number if that name is taken.
+      parameter: the path alone.
+      use: how its input is computed, which tells the uses of one weight apart.
       kind: ``"matmul"``, ``"convolution"`` or ``"embedding"``.
       equation: what the function computes there.
       operand: the index of the operand that is the weights.
@@ -34,6 +37,8 @@ class Site:
     """
 
     name: str
+    parameter: str
+    use: Trail
     kind: str
     equation: Equation
     operand: int
@@ -97,12 +102,16 @@ class ActivationProduct:
 
     Attributes:
       name: the kind, ``"activation_matmul"``, with the `jax.named_scope` around it, and a number if that name is taken.
+      parameter: the same without the number.
+      use: how its operands are computed.
       equation: what the function computes there.
       inputs: for each operand, the name of the first site or operand that quantizes the same input in the same way.
       scheme: how both are quantized.
     """
 
     name: str
+    parameter: str
+    use: Trail
     equation: Equation
     inputs: tuple[str, str]
     scheme: Scheme
@@ -156,11 +165,3 @@ class Plan:
     def sizes(self, site: Site) -> tuple[int, ...]:
         """How many layers each level of a site has."""
         return tuple(self.loops[level] for level in site.levels)
-
-    def fingerprint(self) -> dict[str, Any]:
-        """What quantized parameters depend on, by the name of the site."""
-        sites = {
-            site.name: (site.weights.text, site.storage, site.stored, site.input, site.statistics, site.scheme, site.kind)
-            for site in self.sites.values()
-        }
-        return sites | {product.name: product.scheme for product in self.products.values()}

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
@@ -16,9 +17,8 @@ from jquant.arguments.statics import boolean
 from jquant.calibration import Range
 from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.jaxprs import Program
-from jquant.lowering import recording
 from jquant.placement import explain_array_errors_as, raise_explained
-from jquant.transform import layers, packing, rewrite, site_functions, statistics, traced, weight_formats
+from jquant.transform import layers, packing, rewrite, same_sites, site_functions, statistics, traced, weight_formats
 from jquant.transform.checks import as_transform_errors
 from jquant.transform.packing import Load
 from jquant.transform.parameters import Parameters, abstract, described, flattened
@@ -61,7 +61,8 @@ def quantize(
       recipe: what is quantized, and how: `static_int8`, `dynamic_int8`, `weight_only_int4` or another of this module, or a
         `Recipe` of your own.
       inputs: the inputs of the function, by position: arrays, or `jax.ShapeDtypeStruct`. They are examples: the
-        quantized function takes inputs of other shapes as well, as long as these lead to the same sites.
+        quantized function takes inputs of other shapes as well, as long as these lead to the same sites, or to some of them,
+        with weights of the same values.
       calibration: what `calibrate` returned. Static inputs need it, and schemes with GPTQ or smoothing.
       load: a function that returns the parameter of a name, such as ``"blocks/up"``, where `params` has types: a model
         whose float form does not fit into memory is quantized one weight after the other.
@@ -123,7 +124,7 @@ def quantize(
         observed = statistics.placeholders(plan)
     else:
         static, observed = static_inputs(_NAME, plan, calibration), statistics.of_sites(_NAME, plan, calibration)
-    quantized_apply = QuantizedFunction(function, parameters, plan, functions)
+    quantized_apply = QuantizedFunction(function, parameters, plan, functions, _dtypes(inputs))
     types = list(map(abstract, parameters.leaves))
     packed = jax.eval_shape(functools.partial(packing.pack, plan), types, observed)
     resources = rewrite.Resources(packed, static)
@@ -160,18 +161,26 @@ class _Rewritten:
 
 
 class QuantizedFunction:
-    """A function of quantized parameters and inputs, as `quantize` returns. It is traced once for each input shape.
+    """A function of quantized parameters and inputs, as `quantize` returns. It is traced once for each input shape,
+    and for each of JAX's settings around a call, such as a matmul precision.
 
     The weights of a site in blocks may be replaced by others of the same shape, such as those of a checkpoint, also with
     other blocks: ``{"values": weight.matrix}`` of a `jquant.checkpoints.PackedWeight`, with its ``"permutation"`` if it has
     one.
     """
 
-    def __init__(self, function: Function, parameters: Parameters, plan: Plan, functions: rewrite.Functions):
+    def __init__(
+        self,
+        function: Function,
+        parameters: Parameters,
+        plan: Plan,
+        functions: rewrite.Functions,
+        dtypes: str,
+    ):
         self._function, self._plan, self._functions = function, plan, functions
+        self._dtypes = dtypes
         self._parameters = parameters._replace(leaves=list(map(abstract, parameters.leaves)))
-        self._programs: dict[Any, _Rewritten] = {}
-        self._fingerprint = plan.fingerprint()
+        self._programs: weakref.WeakKeyDictionary[Any, dict[Any, _Rewritten]] = weakref.WeakKeyDictionary()  # by context
         self.__name__ = f"quantized_{getattr(function.apply, '__name__', 'apply')}"
         self.__wrapped__ = function.apply  # whose inputs and outputs have the same names
         with contextlib.suppress(TypeError, ValueError):  # it has none
@@ -190,25 +199,25 @@ class QuantizedFunction:
 
     def _with(self, functions: rewrite.Functions) -> "QuantizedFunction":
         """The function of the same quantized parameters that computes something else at its sites."""
-        return QuantizedFunction(self._function, self._parameters, self._plan, functions)
+        return QuantizedFunction(self._function, self._parameters, self._plan, functions, self._dtypes)
 
     def _called(self, params: Mapping[str, Mapping[str, Any]], inputs: tuple[Any, ...], adapters: Mapping[str, Any]) -> Any:
         packed, static, floats = self._parts(params)
         traced.require_arrays(self.__name__, inputs)
         resources = rewrite.Resources(packed, static, adapters)
-        rewritten = self._programs.get(_types(resources, inputs))
+        rewritten = self._programs.get(jaxprs.context(), {}).get(_types(resources, inputs))
         if rewritten is None:
             self._require_matrices(packed)
             analysis = traced.analyze(self._function._replace(name=self.__name__), self._parameters, inputs)
-            self._require_same_sites(analysis.plan)
+            analysis = analysis._replace(plan=self._same_sites(analysis.plan, inputs))
             rewritten = self._rewritten(analysis, resources, inputs)
             self._remember(resources, inputs, rewritten)
         names = [self._parameters.names[number] for number in rewritten.kept]
         missing = [name for name in names if name not in floats]
         if missing:
             raise TransformError(
-                f"{self.__name__}: for inputs of these shapes, apply reads {missing[0]} unquantized, and "
-                "the quantized parameters do not contain it"
+                f"{self.__name__}: for inputs of these types, apply reads {missing[0]} unquantized, and "
+                f"the quantized parameters do not contain it.{self._other_dtypes(inputs)}"
             )
         leaves = jax.tree.leaves((resources, [floats[name] for name in names], inputs))
         used = [leaf for leaf, is_used in zip(leaves, rewritten.used, strict=True) if is_used]
@@ -244,7 +253,7 @@ class QuantizedFunction:
     def _remember(self, resources: rewrite.Resources, inputs: tuple[Any, ...], rewritten: _Rewritten) -> None:
         """Keeps the program for weights and inputs of these types, unless it belongs to an enclosing trace."""
         if not any(isinstance(constant, jax.core.Tracer) for constant in rewritten.program.constants):
-            self._programs[_types(resources, inputs)] = rewritten
+            self._programs.setdefault(jaxprs.context(), {})[_types(resources, inputs)] = rewritten
 
     def _rewritten(self, analysis: Analysis, resources: rewrite.Resources, inputs: tuple[Any, ...]) -> _Rewritten:
         """The program with quantized sites, without the parameters that it does not need."""
@@ -266,18 +275,29 @@ class QuantizedFunction:
             outputs=jax.tree.structure(analysis.outputs),
         )
 
-    def _require_same_sites(self, plan: Plan) -> None:
-        """Asserts that a program for other inputs has the sites that the quantized parameters were made for."""
-        expected, actual = self._fingerprint, plan.fingerprint()
-        if actual == expected:
-            return
-        names = [name for name in {**expected, **actual} if expected.get(name) != actual.get(name)]
-        message = (
-            f"{self.__name__}: for inputs of these shapes, apply has different sites from those of the quantized parameters"
-        )
-        raise TransformError(f"{message}: {', '.join(names)}. Does it branch in Python on a size of its input?")
+    def _same_sites(self, plan: Plan, inputs: tuple[Any, ...]) -> Plan:
+        """The sites of a program for other inputs, by the names of those that the quantized parameters were made for."""
+        fitted, names = same_sites.fitted(self._plan, plan)
+        if not names:
+            return fitted
+        differing, ours = ", ".join(names), f"{self.__name__}: for inputs of these types, apply has different"
+        _, names = same_sites.fitted(self._plan, plan, weights=False)
+        if not names:
+            cause = "Do they depend on a size of its input, or on JAX's settings? Quantize it for these inputs, too"
+            raise TransformError(f"{ours} weights from those that are packed: {differing}. {cause}.")
+        cause = self._other_dtypes(inputs) or " Does it branch in Python on a size of its input?"
+        raise TransformError(f"{ours} sites from those of the quantized parameters: {differing}.{cause}")
+
+    def _other_dtypes(self, inputs: tuple[Any, ...]) -> str:
+        """A sentence about dtypes other than those of the inputs that were quantized for; "" if there are none."""
+        dtypes = _dtypes(inputs)
+        return "" if dtypes == self._dtypes else f" The inputs are {dtypes}; those of quantize were {self._dtypes}."
+
+
+def _dtypes(inputs: tuple[Any, ...]) -> str:
+    return ", ".join(str(jax.typeof(leaf).dtype) for leaf in jax.tree.leaves(inputs))
 
 
 def _types(resources: rewrite.Resources, inputs: tuple[Any, ...]) -> Hashable:
     """What a program is traced for: static inputs have scales of the same types in all calls."""
-    return recording.is_active(), traced.input_types((resources.stored, resources.adapters, inputs))
+    return traced.input_types((resources.stored, resources.adapters, inputs))

@@ -16,7 +16,17 @@ from jquant.transform.layouts import ACTIVATION_MATMUL, CONVOLUTION, EMBEDDING, 
 from jquant.transform.plan import Plan
 from jquant.transform.recipe import Recipe
 from jquant.transform.selections import moved, selection
-from jquant.transform.values import Origin, Value, carry_after, carry_inside, is_random, is_weight, unknown, unselected
+from jquant.transform.values import (
+    Origin,
+    Value,
+    carry_after,
+    carry_inside,
+    is_known,
+    is_weight,
+    nodes_of,
+    unknown,
+    unselected,
+)
 from jquant.transform.weight_graph import Graph, Level
 
 
@@ -27,6 +37,7 @@ def read(program: Program, names: Sequence[str], recipe: Recipe) -> Plan:
     reader, jaxpr = _Reader(graph, collector), program.jaxpr
     leaves = [_leaf(graph, number, var.aval) for number, var in enumerate(jaxpr.invars[: len(names)])]
     inputs = [Value() for _ in jaxpr.invars[len(names) :]]
+    collector.trails.name([*leaves, *inputs])
     collector.add_readers(reader.read(program, (), (), [*leaves, *inputs]))
     collector.share_tables()
     paths = [*collector.sites, *collector.products, *collector.selecting]
@@ -67,7 +78,7 @@ class _Reader:
 
     def __init__(self, graph: Graph, collector: Collector):
         self.loops: dict[Level, int] = {}
-        self._graph, self._collector = graph, collector
+        self._graph, self._collector, self._trails = graph, collector, collector.trails
 
     def read(self, program: Program, path: Path, levels: tuple[Level, ...], inputs: Sequence[Value]) -> list[Value]:
         """The values of the outputs of a program, whose sites are added."""
@@ -80,9 +91,11 @@ class _Reader:
             return Value(self._graph.constant(atom.val, atom.aval)) if isinstance(atom, Literal) else values[atom]
 
         for number, equation in enumerate(jaxpr.eqns):
-            outputs = self._equation(equation, (*path, number), levels, list(map(value, equation.invars)))
+            inputs = list(map(value, equation.invars))
+            outputs = self._equation(equation, (*path, number), levels, inputs)
             values.update(zip(equation.outvars, outputs, strict=True))
             for index, output in enumerate(outputs):
+                self._trails.add(output, equation, index, inputs)
                 self._collector.add_source(output, (*path, number), index)
         return list(map(value, jaxpr.outvars))
 
@@ -98,12 +111,17 @@ class _Reader:
             self._collector.leave_inner_products(equation, f"it is inside {name}, whose body is not transformed")
             self._collector.add_readers(inputs)
             return [Value() for _ in range(count)]
-        nodes = [value.node for value in inputs if value.node is not None]
-        if nodes and len(nodes) == len(inputs) and not equation.effects and not is_random(equation):
-            return [Value(self._graph.operation(equation, nodes, output, levels)) for output in range(count)]
-        if not self._collector.add(equation, path, inputs):
+        nodes, outputs = nodes_of(equation, inputs), []
+        if nodes is not None:
+            outputs = [self._graph.operation(equation, nodes, output, levels) for output in range(count)]
+            if is_known(equation, inputs, nodes):
+                return list(map(Value, outputs))
+        if self._collector.add(equation, path, inputs):
+            outputs = []
+        else:
             self._collector.add_readers(inputs)
-        return [self._unknown(equation, path, inputs) for _ in range(count)]
+        made = outputs if outputs and not outputs[0].leaves else (None,) * count
+        return [dataclasses.replace(self._unknown(equation, path, inputs), made=node) for node in made]
 
     def _unknown(self, equation: Equation, path: Path, inputs: list[Value]) -> Value:
         """An output that is not a known value."""
@@ -120,17 +138,20 @@ class _Reader:
         loop = jaxprs.loop(equation)
         self.loops[path] = loop.length
         num_constants, num_carry = loop.num_constants, loop.num_carry
-        inputs = [*inputs[:num_constants], *map(unselected, inputs[num_constants:])]
+        outer, inputs = inputs, [*inputs[:num_constants], *map(unselected, inputs[num_constants:])]
         constants, carry = inputs[:num_constants], inputs[num_constants : num_constants + num_carry]
         layers = [self._layer(value, path) for value in inputs[num_constants + num_carry :]]
         carry = carry_inside(loop.body, num_constants, carry)
+        self._trails.enter("scan", [*constants, *carry, *layers], outer)
         outputs = self.read(loop.body, path, (*levels, path), [*constants, *carry, *layers])
         self._collector.add_readers(outputs)
         return [*map(carry_after, carry), *(Value() for _ in outputs[num_carry:])]
 
     def _layer(self, value: Value, level: Level) -> Value:
         """The slice of a stacked input in each pass of a loop."""
-        return Value(self._graph.layer(value.node, level)) if value.node is not None else dataclasses.replace(value)
+        if value.node is not None:
+            return Value(self._graph.layer(value.node, level))
+        return dataclasses.replace(value, made=None if value.made is None else self._graph.layer(value.made, level))
 
     def _while(self, equation: Equation, path: Path, levels: tuple[Level, ...], inputs: list[Value]) -> list[Value]:
         loop = jaxprs.while_loop(equation)
@@ -138,6 +159,7 @@ class _Reader:
         inputs = inputs[loop.num_condition_constants :]
         constants, carry = inputs[: loop.num_body_constants], list(map(unselected, inputs[loop.num_body_constants :]))
         carry = carry_inside(loop.body, loop.num_body_constants, carry)
+        self._trails.enter("while", [*constants, *carry], inputs)
         self._collector.add_readers(self.read(loop.body, path, levels, [*constants, *carry]))
         return list(map(carry_after, carry))
 
@@ -147,6 +169,7 @@ class _Reader:
         for value, spec, var in zip(inputs, mapped.in_specs, mapped.body.jaxpr.invars, strict=True):
             node = value.node
             shards.append(Value() if node is None else Value(self._graph.shard(node, spec, var.aval.shape)))
+        self._trails.enter("shard_map", shards, inputs)
         self._collector.inside = Inside(path, mapped.mesh)
         outputs = self.read(mapped.body, path, levels, shards)
         self._collector.inside = None

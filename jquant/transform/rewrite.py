@@ -119,12 +119,22 @@ def run(
     return _Run(plan, functions).body(plan.program, (), inputs, scope), scope.state
 
 
+def _resources_of(site: Site) -> list[str]:
+    """The names of what a site reads."""
+    names = [site.name, site.stored]
+    if site.has_static_input:
+        names.append(site.input)
+    if site.needs_statistics:
+        names.append(site.statistics)
+    return names
+
+
 class _Run:
     """One run of a program."""
 
     def __init__(self, plan: Plan, functions: Functions):
         self._plan, self._functions = plan, functions
-        self._levels = {site.name: site.levels for site in plan.sites.values()}
+        self._levels = {name: site.levels for site in plan.sites.values() for name in _resources_of(site)}
 
     def program(self, program: Program, path: Path, inputs: Sequence[Any], scope: Scope) -> list[Any]:
         jaxpr, constants = program
@@ -158,6 +168,8 @@ class _Run:
             with jax.named_scope(product.name):
                 return [self._functions.product(product, list(map(unselected, inputs)), scope)]
         if path not in self._plan.inner:
+            if (empty := jaxprs.empty_outputs(equation)) is not None:  # it may read weights that are not there as floats
+                return empty
             outputs = jaxprs.bind(equation, *map(unselected, inputs))
             if path not in self._plan.selecting:
                 return outputs

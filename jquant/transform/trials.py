@@ -8,7 +8,7 @@ import numpy as np
 
 from jquant.calibration.batches import with_progress
 from jquant.errors import TransformError
-from jquant.transform import choices, noise, packing, reader, statistics, traced
+from jquant.transform import choices, noise, packing, reader, same_sites, statistics, traced
 from jquant.transform.calibrate import calibrate
 from jquant.transform.choices import Choices
 from jquant.transform.parameters import Parameters, abstract, flattened
@@ -122,8 +122,8 @@ class Trials:
         if types not in self._programs:
             plans = self._read(inputs, batch)
             for candidate, plan in plans.items():
-                expected, actual = self._plans[candidate].fingerprint(), plan.fingerprint()
-                names = [name for name in {**expected, **actual} if expected.get(name) != actual.get(name)]
+                plans[candidate], names = same_sites.fitted(self._plans[candidate], plan)
+                names += same_sites.missing(self._plans[candidate], plans[candidate])
                 if names:
                     raise TransformError(f"{self._name}: a batch has different sites from the first: {', '.join(names)}")
             self._programs[types] = _program(choices.united(plans))

@@ -1,6 +1,7 @@
 """What is known about the values of a program while it is read."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -51,6 +52,8 @@ class Value:
         the weights.
       origin: how its elements are selected, if they are selected from parameters.
       selection: of which parameters, if they are matrices of a stack.
+      made: the node of a value that the program makes, such as `jax.numpy.arange`, or computes from such. It is a known
+        value only where it changes the elements of parameters: elsewhere, it is an index, a mask or a table of positions.
     """
 
     node: Node | None = None
@@ -59,6 +62,7 @@ class Value:
     is_flag: bool = False
     origin: Origin | None = None
     selection: Selection | None = None
+    made: Node | None = None
 
 
 def unselected(value: Value) -> Value:
@@ -89,8 +93,39 @@ def carry_after(value: Value) -> Value:
     return value if value.node is not None else Value()
 
 
+# Operations without operands whose values are those of a constant. (Others have none because they ask where they run.)
+_MAKE_CONSTANTS = "iota", "pure_callback"
+_TAKE_OR_MULTIPLY = ("gather", "dynamic_slice", "dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general")
+
+
+def nodes_of(equation: Equation, inputs: Sequence[Value]) -> list[Node] | None:
+    """The nodes of the operands of an equation whose output depends on no input; None if it does, or may be another one."""
+    if equation.effects or is_random(equation) or (not inputs and equation.primitive.name not in _MAKE_CONSTANTS):
+        return None
+    nodes = [node for value in inputs if (node := value.node or value.made) is not None]
+    return nodes if len(nodes) == len(inputs) else None
+
+
+def is_known(equation: Equation, inputs: Sequence[Value], nodes: Sequence[Node]) -> bool:
+    """Whether the outputs of an equation are known values; `nodes` are those of its operands.
+
+    Those of what the program makes, such as an index, a mask or a table of positions, are known only where they change
+    elements of parameters, without spreading them over the table. A look-up or a product is none, but may be a site: it
+    reads parameters at the positions, or multiplies these by them.
+    """
+    if inputs and all(value.node is not None for value in inputs):
+        return True
+    extent = max((node.extent for node in nodes), default=0)
+    if extent < 2 or equation.primitive.name in _TAKE_OR_MULTIPLY:
+        return False
+    shapes = [var.aval.shape for var in equation.outvars]
+    return all(isinstance(size, int) for shape in shapes for size in shape) and max(map(math.prod, shapes)) <= extent
+
+
 def is_random(equation: Equation) -> bool:
     """Whether a random key is among the inputs or the outputs."""
+    if equation.primitive.name == "rng_uniform":  # whose state is that of the device
+        return True
     types = [getattr(atom.aval, "dtype", None) for atom in (*equation.invars, *equation.outvars)]
     return any(dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) for dtype in types)
 

@@ -7,6 +7,7 @@ values of all layers, which are computed at once.
 import dataclasses
 import functools
 import hashlib
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ Level = Hashable  # a loop, by the path to its equation
 Leaves = Sequence[Any] | Mapping[int, Any]  # parameters by their number
 
 _VARY = "pvary"  # marks a value inside shard_map as one that may differ between devices
+_WHERE = "sharding", "out_sharding"  # parameters that say where elements lie, and do not change them
 # Operations that move or repeat elements and do not change them, so that a cast may as well come after them.
 _COMMUTE_WITH_CASTS = (
     "transpose",
@@ -43,7 +45,6 @@ class Node:
       shape, dtype: those of the value in one layer.
       levels: the loops that stack it, outermost first.
       leaves: the indices of the parameters that it depends on.
-      text: how the value is computed. Equal values have the same text, also in programs for inputs of other shapes.
       operation: what the value is: a parameter, a constant, a layer of another value, or an output of an equation.
     """
 
@@ -51,8 +52,35 @@ class Node:
     dtype: Any
     levels: tuple[Level, ...]
     leaves: tuple[int, ...]
-    text: str
     operation: "Operation | Leaf | Constant | Layer | Shard"
+
+    @functools.cached_property  # of weights alone: a constant may be large, and most enter none
+    def text(self) -> str:
+        """How the value is computed. Values of the same text are equal, also in programs for inputs of other shapes."""
+        match self.operation:
+            case Leaf(number):
+                return f"p{number}"
+            case Constant(value):
+                return f"c{_digest(value)}"
+            case Layer(stacked):
+                return f"layer({stacked.text})"
+            case Shard(whole, spec):
+                return f"shard[{spec}]({whole.text})"
+            case Operation(equation, inputs, output):
+                parameters = tuple(sorted(each for each in equation.params.items() if each[0] not in _WHERE))
+                text = f"{equation.primitive}[{parameters}][{output}]({','.join(node.text for node in inputs)})"
+                return hashlib.sha256(text.encode()).hexdigest()  # of constant length, however often values are read
+
+    @functools.cached_property
+    def extent(self) -> int:
+        """How many elements of parameters it has at most, however often it repeats them; 0 if its sizes are not known."""
+        size = math.prod(self.shape) if all(isinstance(size, int) for size in self.shape) else 0
+        match self.operation:
+            case Constant():
+                return 0
+            case Operation(equation, inputs, _) if equation.primitive.name != "dot_general":
+                return min(size, max((node.extent for node in inputs), default=0))
+        return size
 
 
 class Leaf(NamedTuple):
@@ -103,9 +131,7 @@ class Graph:
 
     def leaf(self, number: int, aval: Any) -> Node:
         """A parameter."""
-        node = Node(
-            shape=aval.shape, dtype=aval.dtype, levels=(), leaves=(number,), text=f"p{number}", operation=Leaf(number)
-        )
+        node = Node(shape=aval.shape, dtype=aval.dtype, levels=(), leaves=(number,), operation=Leaf(number))
         return self._unique((Leaf, number), node)
 
     def constant(self, value: Any, aval: Any) -> Node:
@@ -113,7 +139,7 @@ class Graph:
         key: Hashable = (Constant, id(value))
         if not aval.shape and isinstance(value, bool | int | float | complex | np.generic | np.ndarray):
             key = Constant, str(aval.dtype), np.asarray(value).tobytes()
-        node = Node(shape=aval.shape, dtype=aval.dtype, levels=(), leaves=(), text="c", operation=Constant(value))
+        node = Node(shape=aval.shape, dtype=aval.dtype, levels=(), leaves=(), operation=Constant(value))
         return self._unique(key, node)
 
     def layer(self, stacked: Node, level: Level) -> Node:
@@ -125,7 +151,6 @@ class Graph:
             dtype=stacked.dtype,
             levels=(*stacked.levels, level),
             leaves=stacked.leaves,
-            text=f"layer({stacked.text})",
             operation=Layer(stacked),
         )
         return self._unique((Layer, stacked, level), node)
@@ -135,8 +160,7 @@ class Graph:
         if is_cast(whole):
             return self._cast(whole, self.shard(_uncast(whole), spec, shape))
         entries = (*spec, *(None for _ in shape[len(spec) :]))
-        text, operation = f"shard[{entries}]({whole.text})", Shard(whole, entries)
-        node = dataclasses.replace(whole, shape=shape, text=text, operation=operation)
+        node = dataclasses.replace(whole, shape=shape, operation=Shard(whole, entries))
         return self._unique((Shard, whole, entries), node)
 
     def whole(self, node: Node) -> Shard | None:
@@ -169,16 +193,24 @@ class Graph:
         self, equation: Equation, inputs: Sequence[Node], output: int, levels: Sequence[Level], shape: tuple, dtype: Any
     ) -> Node:
         parameters = tuple(sorted(equation.params.items()))
-        text = f"{equation.primitive}[{parameters}][{output}]({','.join(node.text for node in inputs)})"
         node = Node(
             shape=shape,
             dtype=dtype,
             levels=tuple(level for level in levels if any(level in node.levels for node in inputs)),
             leaves=tuple(sorted({leaf for node in inputs for leaf in node.leaves})),
-            text=hashlib.sha256(text.encode()).hexdigest(),  # of constant length, however often values are read
             operation=Operation(equation, tuple(inputs), output),
         )
         return self._unique((Operation, equation.primitive, str(parameters), tuple(inputs), output), node)
+
+
+def _digest(value: Any) -> str:
+    """The same for arrays of the same type and bytes. One that has no bytes here, such as a tracer, equals itself alone."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):
+        return f"#{id(value)}"
+    content = hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return f"{array.dtype}{array.shape}{content.hexdigest()}"
 
 
 def root(node: Node) -> tuple[Node, tuple[int, ...]]:
