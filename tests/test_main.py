@@ -4,6 +4,8 @@ import itertools
 import subprocess
 import sys
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from support.documents import OPERATORS
 from support.sampling import one_in
@@ -32,6 +34,15 @@ def test_everything_is_exact():
     rows = [row for name in implementations for row in (name, f"{name}, packed")]
     measured = lines[-2 - len(rows) - 2 : -2]
     assert [line.split("  ")[1] for line in measured] == ["M x K x N", "lax.dot_general, int8 x int8", *rows]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, jnp.float8_e4m3fn, jnp.float8_e8m0fnu], ids=str)
+def test_all_nan_are_alike(dtype):
+    """Of types, too, that to NumPy are no floats."""
+    expected = np.array([np.nan, 1, np.nan, 2], np.float32).astype(dtype)
+    actual = np.array([np.nan, 1, 1, 4], np.float32).astype(dtype)
+    assert self_check.differing(jnp.asarray(expected), expected) == 0
+    assert self_check.differing(jnp.asarray(actual), expected) == 2
 
 
 @one_in(
