@@ -60,13 +60,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def spread_cases(items: list[pytest.Item]) -> None:
     """Marks the cases of a function that are not in its spread for the suite: `gate` a second spread, `full` the others.
 
-    Its first case is in the spread, so that everybody's suite has each function.
+    Its first case is in the spread, so that everybody's suite has each function. Cases marked `suite` are in it, too.
     """
     suite, gate = ({int(number * spread) for number in range(len(items))} for spread in (_SUITE_SPREAD, _GATE_SPREAD))
     cases = collections.Counter()
     paths = {Path(__file__).parent / name for name in _SPREAD_IN}
     for item in items:
-        if paths.isdisjoint([item.path, *item.path.parents]) or any(map(item.get_closest_marker, ("gate", "full"))):
+        if paths.isdisjoint([item.path, *item.path.parents]) or any(map(item.get_closest_marker, ("suite", "gate", "full"))):
             continue
         function = item.nodeid.partition("[")[0]
         case = cases[function]

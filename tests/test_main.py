@@ -6,6 +6,8 @@ import subprocess
 import sys
 from importlib import metadata
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from support.documents import OPERATORS
 from support.sampling import one_in
@@ -53,6 +55,15 @@ def test_wrong_rows_of_xla():
     is_wrong = metadata.version("jaxlib") == "0.10.2"
     expected = {1} if is_wrong and platform.machine() == "x86_64" else {0, int(is_wrong)}
     assert self_check.wrong_rows_of_xla() in expected
+
+
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, jnp.float8_e4m3fn, jnp.float8_e8m0fnu], ids=str)
+def test_all_nan_are_alike(dtype):
+    """Of types, too, that to NumPy are no floats."""
+    expected = np.array([np.nan, 1, np.nan, 2], np.float32).astype(dtype)
+    actual = np.array([np.nan, 1, 1, 4], np.float32).astype(dtype)
+    assert self_check.differing(jnp.asarray(expected), expected) == 0
+    assert self_check.differing(jnp.asarray(actual), expected) == 2
 
 
 @one_in(

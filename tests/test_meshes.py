@@ -181,7 +181,7 @@ class TestKernels:
         """The shapes of A and B in each call of the kernel."""
         shapes, function_for = [], integer_dot.function_for
 
-        def interpreted(a, b, epilogue, *, transpose_b):
+        def interpreted(a, b, epilogue=(), *, transpose_b=False):
             shapes.append((a.shape, b.shape))
             return tpu.integer_dot(a, b, epilogue, transpose_b=transpose_b, interpret=True)
 

@@ -111,7 +111,10 @@ def _interleaved_parts(x: jax.Array, axis: int) -> Iterator[jax.Array]:
 
 
 def function_for(platform: str, implementation: Implementation | None) -> Callable[..., jax.Array]:
-    """The product of int8 by the `implementation`, for a program for `platform`."""
+    """The product of int8 by the `implementation`, for a program for `platform`.
+
+    Each takes what `xla.integer_dot` does: A, B, an epilogue that may be left out, and `transpose_b`.
+    """
     implementation = implementation or implementations.default(platform)
     if implementation is Implementation.XLA:
         return _BY_XLA.get(platform, xla.integer_dot)

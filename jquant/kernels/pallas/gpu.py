@@ -30,7 +30,7 @@ _LOADING_REGISTERS = 40  # per thread that loads; those that multiply share the 
 def integer_dot(
     a: jax.Array,
     b: jax.Array,
-    epilogue: Epilogue,
+    epilogue: Epilogue = (),
     *,
     transpose_b: bool = False,
     config: TileConfig | None = None,

@@ -36,7 +36,7 @@ _QUANTIZED_AT_ONCE = 4 * LANES  # columns of floats: more would not fit in the r
 def integer_dot(
     a: jax.Array | FloatRows,
     b: jax.Array,
-    epilogue: Epilogue,
+    epilogue: Epilogue = (),
     *,
     transpose_b: bool = False,
     config: TileConfig | None = None,

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
+from support.covers import cover_of_triples
 from support.native import requires_native
-from support.sampling import one_in
 
 import jquant
 from jquant.kernels import implementations, xla_blocks
@@ -54,10 +54,10 @@ def assert_same_bits(actual, expected):
     np.testing.assert_array_equal(np.signbit(actual) & ~np.isnan(actual), np.signbit(expected) & ~np.isnan(expected))
 
 
-CASES = [*itertools.product(SIZES, COLUMNS, DTYPES, ACTIVATIONS, CORRECTIONS, FLOATS)]
+FACTORS = SIZES, COLUMNS, DTYPES, ACTIVATIONS, CORRECTIONS, FLOATS
 
 
-@one_in(97, ("sizes", "n", "dtype", "activations", "correction", "scale_dtype"), CASES, gate=7)
+@cover_of_triples(("sizes", "n", "dtype", "activations", "correction", "scale_dtype"), *FACTORS, suite=9)
 def test_every_type(count, sizes, n, dtype, activations, correction, scale_dtype):
     rng = np.random.default_rng(sum(sizes) + n)
     drawn = operands(rng, sizes, n, dtype, activations, correction, scale_dtype)

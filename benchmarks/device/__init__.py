@@ -1,0 +1,1 @@
+"""Checks the kernels and the fused products on an accelerator: ``.ci/device``."""
