@@ -11,7 +11,7 @@ import numpy as np
 
 from jquant.errors import ModelError
 from jquant.lowering import recording
-from jquant.onnx import axes, bounds, limits, recorded_nodes, registry
+from jquant.onnx import axes, bounds, limits, parameter_shapes, recorded_nodes, registry
 from jquant.onnx.graph import Graph, Node
 from jquant.onnx.open_sizes import undecided
 from jquant.onnx.registry import Converter
@@ -73,6 +73,8 @@ class Evaluation:
                 keywords = self._keywords(node, chosen, operands, values)
                 axes.check(node, entry, operands)
                 bounds.check(node, operands)
+                if chosen is entry:
+                    parameter_shapes.check(node, entry, operands)
                 limits.check_known(entry, prepared, keywords)
                 results = chosen.function(*prepared, **keywords)
                 limits.check(results, operands)
