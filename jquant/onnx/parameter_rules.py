@@ -56,13 +56,14 @@ def _scalar(parameter: Parameter) -> list[_Shape]:
 def _per_column(parameter: Parameter) -> list[_Shape] | None:
     """One, or one per column of B, or such a row for each matrix of a batch."""
     matrix = parameter.shape("b")
-    return None if not matrix else columns(matrix)
+    return columns(matrix) if matrix else None
 
 
 def columns(matrix: _Shape) -> list[_Shape]:
     """The shapes that a parameter of a matrix has, which is one, or one per column in each matrix of a batch."""
-    rows = [(*matrix[:-2], 1, matrix[-1])] if len(matrix) > 1 else []
-    return [*_ONE, (matrix[-1],), *rows]
+    count = matrix[len(matrix) - 1]
+    rows = [(*matrix[:-2], 1, count)] if len(matrix) > 1 else []
+    return [*_ONE, (count,), *rows]
 
 
 def _per_row(parameter: Parameter) -> list[_Shape] | None:
@@ -155,14 +156,13 @@ def _recurrent(gates: int, transposed: bool = False) -> dict[str, _Rule]:
       transposed: whether the gates are the last dimension of the matrices.
     """
 
-    def of_layer(make: Callable[[int, int, Any], list[_Shape]]) -> _Rule:
+    def of_layer(make: Callable[[int, int, Parameter], list[_Shape] | None]) -> _Rule:
         def rule(parameter: Parameter) -> list[_Shape] | None:
             r = parameter.shape("r")
-            hidden = parameter.attributes.get("hidden_size") or (r and len(r) == 3 and r[1 if transposed else 2])
-            if not hidden:
-                return None
+            of_matrix = r[1 if transposed else 2] if r and len(r) == 3 else 0
+            hidden = parameter.attributes.get("hidden_size", 0) or of_matrix
             directions = 2 if parameter.attributes.get("direction", "forward") == "bidirectional" else 1
-            return make(directions, hidden, parameter)
+            return make(directions, hidden, parameter) if hidden else None
 
         return rule
 
@@ -174,7 +174,7 @@ def _recurrent(gates: int, transposed: bool = False) -> dict[str, _Rule]:
         return matrix(directions, gates * hidden, x[-1]) if x else None
 
     parameters = {
-        "w": of_layer(of_inputs),  # type: ignore[arg-type]
+        "w": of_layer(of_inputs),
         "r": of_layer(lambda directions, hidden, _: matrix(directions, gates * hidden, hidden)),
         "b": of_layer(lambda directions, hidden, _: [(directions, 2 * gates * hidden)]),
     }

@@ -18,6 +18,8 @@ from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
 from jquant.operators.quantized_gemm import quantized_gemm
 from jquant.packed.matrix import PackedMatrix
 
+_ONE = (), (1,)  # the shapes of a single scale
+
 
 @converter("QGemm", domain=MICROSOFT, packs={"B": "b_zero_point"}, transposed_by="transB", counterparts=("quantized_gemm",))
 def gemm(
@@ -48,6 +50,9 @@ def gemm(
 
 @converter("MatMulIntegerToFloat", domain=MICROSOFT, packs={"B": "b_zero_point"}, counterparts=("matmul_integer_to_float",))
 def matmul_to_float(A, B, a_scale, b_scale, a_zero_point=None, b_zero_point=None, bias=None):
+    """The scales may be in either order."""
+    if a_scale.shape not in _ONE and a_scale.shape in parameter_rules.columns(B.shape):
+        a_scale, b_scale = b_scale, a_scale
     return _to_float(A, a_scale, a_zero_point, B, b_scale, b_zero_point, bias)
 
 
@@ -60,7 +65,7 @@ def dynamic_matmul(A, B, b_scale, b_zero_point=None, bias=None, *, where=None):
 
 def _to_float(A, a_scale, a_zero_point, B, b_scale, b_zero_point, bias):
     """A scale of another shape than that of one, or of one per column of B, is multiplied last, after the bias is added."""
-    is_late = a_scale.shape not in ((), (1,)), b_scale.shape not in parameter_rules.columns(B.shape)
+    is_late = a_scale.shape not in _ONE, b_scale.shape not in parameter_rules.columns(B.shape)
     scales = a_scale, b_scale
     a_scale, b_scale = (jnp.ones((), x.dtype) if late else x for x, late in zip(scales, is_late, strict=True))
     bias = None if bias is None else bias.reshape(-1)
