@@ -11,7 +11,7 @@ import numpy as np
 
 from jquant.errors import ModelError
 from jquant.lowering import recording
-from jquant.onnx import axes, bounds, limits, recorded_nodes, registry
+from jquant.onnx import axes, bounds, limits, parameter_shapes, recorded_nodes, registry
 from jquant.onnx.graph import Graph, Node
 from jquant.onnx.open_sizes import undecided
 from jquant.onnx.registry import Converter
@@ -32,6 +32,7 @@ class Evaluation:
       watch: called with every node, its operands and its results, which it may replace; or None.
       deciding: for the condition of an If, the inputs of the model from which it is computed.
       matched: the shapes of the masks that matched an operand.
+      budget: how large results may be.
     """
 
     overrides: Mapping[str, Converter]
@@ -40,6 +41,7 @@ class Evaluation:
     watch: Watch | None = None
     deciding: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     matched: set[tuple[int, ...]] = dataclasses.field(default_factory=set)
+    budget: limits.Budget = dataclasses.field(default_factory=limits.Budget)
 
     def run(self, graph: Graph, values: Values) -> list[Any]:
         """The outputs of a graph. `values` holds its inputs and initializers; the outputs of its nodes are added to it."""
@@ -73,9 +75,13 @@ class Evaluation:
                 keywords = self._keywords(node, chosen, operands, values)
                 axes.check(node, entry, operands)
                 bounds.check(node, operands)
-                limits.check_known(entry, prepared, keywords)
+                if chosen is entry:
+                    parameter_shapes.check(node, entry, operands)
+                limits.check_known(entry, prepared, keywords, self.budget.known)
                 results = chosen.function(*prepared, **keywords)
-                limits.check(results, operands)
+                limits.check(results, self.budget.largest)
+                if keywords.get("xp") is np:
+                    self.budget.take(results)
         except ModelError as error:
             advice = self._advice(node, operands)
             if str(error).startswith("node ") and not advice:

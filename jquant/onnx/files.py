@@ -8,7 +8,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from jquant.errors import ModelError
-from jquant.onnx import validation
+from jquant.onnx import integer_attributes, validation
 
 _OTHER_FORMATS = {  # by how a file begins
     b"version https://git-lfs": "a pointer of Git LFS to one (`git lfs pull` fetches the file)",
@@ -49,6 +49,7 @@ def read(source: Source) -> tuple[onnx.ModelProto, str]:
             onnx.load_external_data_for_model(model, str(folder))  # refuses files outside of the folder
         else:
             validation.check_has_all_data(model)
+        integer_attributes.check(model)
         model = validation.validated(model)
     except Exception as error:  # a malformed file may raise anything
         raise ModelError(f"{name}: {error}") from error

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from onnx import inliner
 
 from jquant.errors import ModelError
-from jquant.onnx import arguments, branches, files, functions, fusion, registry, tied_embeddings
+from jquant.onnx import arguments, branches, files, functions, fusion, limits, parameter_shapes, registry, tied_embeddings
 from jquant.onnx import converters as _converters  # noqa: F401  # importing them fills the table of the registry
 from jquant.onnx.element_types import element_types
 from jquant.onnx.graph import DEFAULT_DOMAIN, Graph
@@ -75,10 +75,12 @@ def load(
     try:
         with _model_errors():
             if proto.functions:
+                limits.check_expanded(proto)
                 proto = inliner.inline_local_functions(proto)
             graph = Reader(operator_sets).graph(proto.graph)
         fixed, replacements = _fixed(graph, constants or {}), _replacements(overrides or {})
         with _model_errors():
+            parameter_shapes.check_file(graph, fixed, replacements)
             dtypes = element_types(proto)
             graph = branches.decided(graph, fixed)
             graph, fused = fusion.fused(graph, dtypes) if qdq == "fused" else (graph, {})

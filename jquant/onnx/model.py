@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from jquant.errors import ModelError
 from jquant.lowering import recording
-from jquant.onnx import arguments, branches, packing, recorded_nodes, statics, summary, unsupported
+from jquant.onnx import arguments, branches, limits, packing, recorded_nodes, statics, summary, unsupported
 from jquant.onnx.evaluate import Evaluation, Watch
 from jquant.onnx.graph import Graph, Value
 from jquant.onnx.registry import Converter
@@ -117,17 +117,25 @@ class Model:
         self._dry_run(values, masks)
         if recording.is_active():
             values |= {key: recorded_nodes.typed(values[key], dtype) for key, dtype in self._wide.items()}
-        evaluation = self._evaluation(masks, watch)
+        evaluation = self._evaluation(masks, limits.budget(values), watch)
         results = self._evaluate(evaluation, values)
         for mask in evaluation.where:
             if mask.shape not in evaluation.matched:
                 raise ModelError(
                     f"where has shape {mask.shape}; no dynamically quantized activation has these as its leading dimensions"
                 )
-        return {name: to_jax(value, repr(name)) for name, value in zip(self.outputs, results, strict=True)}
+        names = (value.name for value in self._graph.outputs)  # a file may list one twice
+        return {name: to_jax(value, repr(name)) for name, value in zip(names, results, strict=True)}
 
-    def _evaluation(self, masks: tuple[jax.Array, ...], watch: Watch | None = None) -> Evaluation:
-        return Evaluation(overrides=self._overrides, static=self._static, where=masks, watch=watch, deciding=self._deciding)
+    def _evaluation(self, masks: tuple[jax.Array, ...], budget: limits.Budget, watch: Watch | None = None) -> Evaluation:
+        return Evaluation(
+            overrides=self._overrides,
+            static=self._static,
+            where=masks,
+            watch=watch,
+            deciding=self._deciding,
+            budget=budget,
+        )
 
     def _evaluate(self, evaluation: Evaluation, values: dict[str, Any]) -> list[Any]:
         # The operators of ONNX broadcast, whatever the caller's JAX settings are.
@@ -141,7 +149,7 @@ class Model:
             return
 
         def run(arrays: Mapping[str, Any], masks: tuple[jax.Array, ...]) -> None:
-            self._evaluate(self._evaluation(masks), {**self._known, **arrays})
+            self._evaluate(self._evaluation(masks, limits.budget(values)), {**self._known, **arrays})
 
         jax.eval_shape(run, arrays, masks)
 

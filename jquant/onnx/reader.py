@@ -10,6 +10,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from jquant.errors import ModelError
+from jquant.onnx import limits
 from jquant.onnx.graph import DEFAULT_DOMAIN, Graph, Node, Value
 
 _LARGEST = 2**31  # elements of a tensor
@@ -26,6 +27,7 @@ class Reader:
     def __init__(self, versions: Mapping[str, int], references: Mapping[str, Any] | None = None):
         self._versions = versions
         self._references = references
+        self._dense_bytes = self._sparse_bytes = 0
 
     def graph(self, proto: GraphProto, names: Mapping[str, str] | None = None, prefix: str = "") -> Graph:
         """`proto` as a graph.
@@ -42,7 +44,7 @@ class Reader:
 
         initializers = {defined(tensor.name): to_array(tensor) for tensor in proto.initializer}
         for sparse in proto.sparse_initializer:
-            initializers[defined(sparse.values.name)] = _dense(sparse)
+            initializers[defined(sparse.values.name)] = self._dense(sparse)
         required = [value for value in proto.input if prefix + value.name not in initializers]
         inputs = tuple(_value(value, defined(value.name)) for value in required)
         body = self.body(proto.node, names, prefix)
@@ -81,6 +83,17 @@ class Reader:
             else:
                 nodes.append(node)
         return Graph(tuple(nodes), constants=constants)
+
+    def _dense(self, sparse: onnx.SparseTensorProto) -> np.ndarray:
+        values, indices = to_array(sparse.values), to_array(sparse.indices)
+        _check_size(sparse.dims, sparse.values.data_type, sparse.values.name)
+        self._dense_bytes += math.prod(sparse.dims) * values.dtype.itemsize
+        self._sparse_bytes += values.nbytes
+        limits.check_sparse(self._dense_bytes, self._sparse_bytes)
+        dense = np.zeros(tuple(sparse.dims), values.dtype)
+        positions = np.unravel_index(indices, dense.shape) if indices.ndim == 1 else tuple(indices.T)
+        dense[positions] = values
+        return dense
 
     def _attributes(self, proto: NodeProto, names: Mapping[str, str], label: str) -> dict[str, Any]:
         values = {}
@@ -159,15 +172,6 @@ def _check_size(dims: Iterable[int], data_type: int, name: str) -> None:
         raise ModelError(f"tensor {name!r}: it cannot have shape {dims}")
     if data_type not in TensorProto.DataType.values():
         raise ModelError(f"tensor {name!r}: there is no element type {data_type}")
-
-
-def _dense(sparse: onnx.SparseTensorProto) -> np.ndarray:
-    values, indices = to_array(sparse.values), to_array(sparse.indices)
-    _check_size(sparse.dims, sparse.values.data_type, sparse.values.name)
-    dense = np.zeros(tuple(sparse.dims), values.dtype)
-    positions = np.unravel_index(indices, dense.shape) if indices.ndim == 1 else tuple(indices.T)
-    dense[positions] = values
-    return dense
 
 
 def _value(proto: onnx.ValueInfoProto, name: str) -> Value:

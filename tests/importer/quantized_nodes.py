@@ -47,7 +47,7 @@ class Node:
         graph = helper.make_graph(
             [helper.make_node(operator, names, results, domain=domain, **attributes)],
             "graph",
-            [helper.make_tensor_value_info(f"x{i}", _type(x), x.shape) for i, x in arrays.items() if i not in constant],
+            [helper.make_tensor_value_info(f"x{i}", onnx_type(x), x.shape) for i, x in arrays.items() if i not in constant],
             [helper.make_empty_tensor_value_info(name) for name in results],
             [onnx.numpy_helper.from_array(x, f"x{i}") for i, x in arrays.items() if i in constant],
         )
@@ -82,7 +82,7 @@ class Node:
         return dict(zip(self.names, inputs, strict=True))
 
 
-def _type(x: np.ndarray) -> int:
+def onnx_type(x: np.ndarray) -> int:
     return NARROW.get(x.dtype) or onnx.helper.np_dtype_to_tensor_dtype(x.dtype)
 
 

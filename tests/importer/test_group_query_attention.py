@@ -329,3 +329,27 @@ def test_errors(changes, message):
 def test_products_of_an_unknown_total_length():
     with pytest.raises(ModelError, match="output_qk needs a total_sequence_length that is known"):
         ours(simple_case(qk_output=1), outputs=4)
+
+
+def test_cache_without_room():
+    """For 8 tokens in a cache of 5: an error outside of `jit`, NaN inside, and the cache grows with a constant total."""
+    proto = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
+    g (float[1,3,8] q, float[1,3,8] k, float[1,3,8] v, float[1,1,c,8] pk, float[1,1,c,8] pv, int32[1] last, int32[1] total)
+      => (float[1,3,8] y, float[1,1,n,8] k2, float[1,1,n,8] v2) {
+      y, k2, v2 = com.microsoft.GroupQueryAttention <num_heads = 1, kv_num_heads = 1> (q, k, v, pk, pv, last, total)
+    }""")
+    rng = np.random.default_rng(0)
+    inputs = {name: rng.standard_normal((1, 3, 8), np.float32) for name in "qkv"}
+    inputs |= {name: rng.standard_normal((1, 1, 5, 8), np.float32) for name in ("pk", "pv")}
+    inputs["last"], total = np.int32([7]), np.int32([8])
+    model = jquant.onnx.load(proto)
+    message = r"room for 5 tokens, and total_sequence_length is 8; .*constants="
+    with pytest.raises(jquant.onnx.ModelError, match=message):
+        model(model.params, inputs | {"total": total})
+    assert np.isnan(jax.jit(model)(model.params, inputs | {"total": total})["y"]).all()
+    growing = jquant.onnx.load(proto, constants={"total": total})
+    expected = jax.jit(growing)(growing.params, inputs)
+    room = {name: np.pad(inputs[name], ((0, 0), (0, 0), (0, 3), (0, 0))) for name in ("pk", "pv")}
+    actual = jax.jit(model)(model.params, inputs | room | {"total": total})
+    for name in expected:
+        np.testing.assert_array_equal(actual[name], expected[name])

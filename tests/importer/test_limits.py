@@ -38,3 +38,13 @@ def test_static_results():
       y = Expand (x, wanted)
     }"""
     check_refused(text, np.ones(1, np.float32), r"node 'many' \(Expand, version 17\): a result would be int")
+
+
+def test_output_listed_twice():
+    """It is one result: results are by name."""
+    proto = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> net (float[2] x) => (float[2] y) { y = Relu (x) }')
+    proto.graph.output.append(proto.graph.output[0])
+    model = jquant.onnx.load(proto)
+    results = model(model.params, {"x": np.float32([-1, 2])})
+    assert list(results) == ["y"]
+    np.testing.assert_array_equal(results["y"], [0, 2])

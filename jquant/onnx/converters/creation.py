@@ -1,11 +1,13 @@
 """Tensors that are created from a shape or from a few numbers, and Dropout, whose mask is all true."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx
 from jax import lax
 
 from jquant.errors import ModelError
+from jquant.onnx import limits
 from jquant.onnx.registry import converter
 from jquant.onnx.values import jax_dtype, sizes, to_jax
 
@@ -26,6 +28,7 @@ def range_(start, limit, delta, *, stash_type=1, xp):
     if start.dtype.itemsize == 2 and start.dtype.kind not in "iu":
         first, end, step = (np.float32(each) for each in (first, end, step))
     count = max(0, int(np.ceil((end - first) / step)))
+    limits.check(jax.ShapeDtypeStruct((count,), np.int64), limits.LARGEST_KNOWN)  # NumPy computes it in every case
     values = (np.arange(count).astype(np.result_type(first)) * step + first).astype(start.dtype)
     return values if xp is np else to_jax(values, "the range")
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import max_dim
+from jax.core import Tracer, max_dim
 
 from jquant.errors import ModelError
 from jquant.onnx.converters import microsoft_caches
@@ -61,6 +61,7 @@ def group_query_attention(
     `seqlens_k` says where each sequence ends, less 1: the new tokens are its last ones, at most as many as `query` has;
     others at the end of `query` are padding. Where `total_sequence_length` is not known while tracing, the cache has to have
     room for all tokens. Shapes then are the same in each call, and so are they with an attention mask as long as the cache.
+    If it has not, the output is NaN under `jax.jit`, and outside of it the call is an error.
     """
     _require(num_heads % kv_num_heads == 0, f"num_heads, {num_heads}, is no multiple of kv_num_heads, {kv_num_heads}")
     _require((key is None) == (value is None), "key and value must both be given, or both left out")
@@ -76,6 +77,8 @@ def group_query_attention(
         q = _normalized(q, q_norm_weight, q_norm_epsilon or qk_norm_epsilon)
         k = _normalized(k, k_norm_weight, k_norm_epsilon or qk_norm_epsilon)
     total = _total(total_sequence_length)
+    may_lack_room = total is None and not sliding_window_cache
+    fits = None if past_key is None or not may_lack_room else _fits(total_sequence_length, past_key.shape[2])
     span, own = _positions(seqlens_k, query_seqlens, q.shape[1])
     if do_rotary:
         if cos_cache is None or sin_cache is None:
@@ -103,6 +106,7 @@ def group_query_attention(
     sink = _sink(head_sink, smooth_softmax, kv_num_heads)
     weights = _softmax(scores, seen, sink)
     output = _mixed(weights, _floats(values.stored, v_scale, bits), v_scale).astype(query.dtype)
+    output = output if fits is None else jnp.where(fits, output, jnp.asarray(jnp.nan, output.dtype))
     results = output, keys.present, values.present
     if outputs < 4 or qk_output == 0:
         return results
@@ -130,6 +134,23 @@ def _normalized(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
 def _total(total_sequence_length):
     """The tokens of the longest sequence, a size; None if they are not known."""
     return total_sequence_length.reshape(-1)[0] if is_static(total_sequence_length) else None
+
+
+def _fits(total_sequence_length, room) -> jax.Array | None:
+    """Whether a cache has room for all tokens; None if it certainly has.
+
+    Raises:
+      ModelError: a cache that certainly has not.
+    """
+    total = total_sequence_length.reshape(-1)[0]
+    if isinstance(total, Tracer):
+        return total <= room
+    if int(total) > room:
+        raise ModelError(
+            f"the cache has room for {room} tokens, and total_sequence_length is {int(total)}; a cache with room for all is "
+            "needed, or jquant.onnx.load(..., constants=) with the total, with which the cache grows"
+        )
+    return None
 
 
 def _length(past: jax.Array | None, total) -> Any:

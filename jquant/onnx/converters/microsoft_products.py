@@ -1,9 +1,11 @@
 """onnxruntime's products of quantized matrices, with its arithmetic."""
 
-import jax
+import itertools
+
 import jax.numpy as jnp
 
 from jquant.arithmetic import exact
+from jquant.onnx import parameter_rules
 from jquant.onnx.converters.quantized_parameters import FEATURE_LEVEL, any_batched, as_matrices, flat, integer_product
 from jquant.onnx.graph import MICROSOFT
 from jquant.onnx.registry import converter
@@ -15,6 +17,8 @@ from jquant.operators.matmul_integer import matmul_integer
 from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
 from jquant.operators.quantized_gemm import quantized_gemm
 from jquant.packed.matrix import PackedMatrix
+
+_ONE = (), (1,)  # the shapes of a single scale
 
 
 @converter("QGemm", domain=MICROSOFT, packs={"B": "b_zero_point"}, transposed_by="transB", counterparts=("quantized_gemm",))
@@ -46,21 +50,10 @@ def gemm(
 
 @converter("MatMulIntegerToFloat", domain=MICROSOFT, packs={"B": "b_zero_point"}, counterparts=("matmul_integer_to_float",))
 def matmul_to_float(A, B, a_scale, b_scale, a_zero_point=None, b_zero_point=None, bias=None):
-    """A scale of A with several elements is multiplied last, after the bias is added. The scales may be in either order."""
-    if _is_per_column(a_scale) or (a_scale.size == 1 and _is_per_row(b_scale)):
+    """The scales may be in either order."""
+    if a_scale.shape not in _ONE and a_scale.shape in parameter_rules.columns(B.shape):
         a_scale, b_scale = b_scale, a_scale
-    if a_scale.size == 1:
-        return _to_float(A, a_scale, a_zero_point, B, b_scale, b_zero_point, bias)
-    one = jnp.ones((), b_scale.dtype)
-    return exact.product(_to_float(A, one, a_zero_point, B, b_scale, b_zero_point, bias), a_scale)
-
-
-def _is_per_column(scale: jax.Array) -> bool:
-    return scale.ndim > 0 and scale.shape[-1] != 1
-
-
-def _is_per_row(scale: jax.Array) -> bool:
-    return scale.ndim > 1 and scale.shape[-2] != 1
+    return _to_float(A, a_scale, a_zero_point, B, b_scale, b_zero_point, bias)
 
 
 @converter("DynamicQuantizeMatMul", domain=MICROSOFT, packs={"B": "b_zero_point"})
@@ -71,6 +64,18 @@ def dynamic_matmul(A, B, b_scale, b_zero_point=None, bias=None, *, where=None):
 
 
 def _to_float(A, a_scale, a_zero_point, B, b_scale, b_zero_point, bias):
+    """A scale of another shape than that of one, or of one per column of B, is multiplied last, after the bias is added."""
+    is_late = a_scale.shape not in _ONE, b_scale.shape not in parameter_rules.columns(B.shape)
+    scales = a_scale, b_scale
+    a_scale, b_scale = (jnp.ones((), x.dtype) if late else x for x, late in zip(scales, is_late, strict=True))
+    bias = None if bias is None else bias.reshape(-1)
+    y = _with_bias(A, a_scale, a_zero_point, B, b_scale, b_zero_point, bias)
+    for scale in itertools.compress(scales, is_late):
+        y = exact.product(y, scale.reshape(scale.shape[max(0, scale.ndim - y.ndim) :]))
+    return y
+
+
+def _with_bias(A, a_scale, a_zero_point, B, b_scale, b_zero_point, bias):
     a, b, shape = as_matrices(A, B)
     b_zero_point = None if isinstance(b, PackedMatrix) else flat(b_zero_point)
     a_scale, a_zero_point, b_scale = flat(a_scale), flat(a_zero_point), flat(b_scale)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jquant.errors import ModelError
+from jquant.onnx import limits
 from jquant.onnx.converters.resize_coordinates import ResizedAxis, source_positions
 from jquant.onnx.converters.resize_interpolation import INTERPOLATIONS, Interpolation
 from jquant.onnx.converters.vectors import along_axis
@@ -95,6 +96,10 @@ def _resize(
         raise ModelError("neither scales nor sizes are given")
     if all(size == x.shape[axis] for axis, size in zip(axes, sizes, strict=True)):
         return x  # whatever the scales are
+    shape = list(x.shape)
+    for axis, size in zip(axes, sizes, strict=True):
+        shape[axis] = size
+    limits.check_shape(shape, x.dtype, x)
     crops = coordinate_transformation_mode == "tf_crop_and_resize"
     region = roi if crops and roi is not None else [0] * len(axes) + [1] * len(axes)
     resized, outside = {}, None
