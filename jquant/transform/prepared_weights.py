@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.transform import gptq, rotation, smoothing, weight_range
+from jquant.transform import gptq, rotation, smoothing, weight_formats, weight_range
 from jquant.transform.preparation import Gptq, Preparation, SmoothQuant
 from jquant.transform.statistics import InputStatistics
 from jquant.transform.stored_weights import Parameters, Stored, WeightFormat
@@ -69,8 +69,11 @@ def updated(format: WeightFormat, preparation: Preparation, stored: Stored, upda
     if preparation != Preparation():
         update = prepared(preparation, update, factors)
     matrix = format.dequantize(weights, update.shape[-2], np.dtype("float32")) + update
-    parameters = _parameters(format, preparation, matrix)
-    result = format.store(matrix, parameters)
+    format = weight_formats.as_stored(format, weights)
+    optional = {name: weights[name] for name in ("permutation",) if name in weights}
+    if optional:
+        matrix = jnp.take(matrix, optional["permutation"], axis=-2)
+    result = {**format.store(matrix, _parameters(format, preparation, matrix)), **optional}
     return result if factors is None else {**result, SMOOTHING: factors}
 
 

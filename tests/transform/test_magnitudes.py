@@ -1,5 +1,4 @@
-"""Weights of any magnitude and any size, in every format: within the bound of the format, or an error or warning that names
-the site.
+"""Weights of any magnitude and any size, in every format: within its bound, or an error or warning that names the site.
 
 Each layer of one stacked weight has a magnitude of its own, so that a program covers all of them. The inputs are rows of the
 identity, so that the output is the weights, as they are stored.
@@ -9,7 +8,6 @@ import itertools
 import warnings
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
@@ -85,8 +83,8 @@ def in_blocks(x: np.ndarray, block_size: int, reduce) -> np.ndarray:
 def bound(scheme: Scheme, w: np.ndarray) -> np.ndarray:
     """The largest error of each weight rounded to nearest, in float64.
 
-    Integers: with the width b of a block, ``max|w|`` or that of the range, and Q steps, half of the scale, or all of it with a
-    zero point. The scale is ``b / Q``, rounded, or at most one smallest number of its type above that.
+    Integers: with the width b of a block, ``max|w|`` or that of the range, and Q steps, half of the scale, or all of it with
+    a zero point. The scale is ``b / Q``, rounded, or at most one smallest number of its type above that.
     """
     name = scheme.weight_type
     size = scheme.block_size or (32 if name in MICROSCALING else K)
@@ -234,7 +232,7 @@ def test_calibration_without_rows(fields):
     params, x = {"w": np.float32(patterns()[0])}, np.zeros((0, K), np.float32)
     function, rules = lambda p, x: x @ p["w"], recipe(Scheme(**{"activations": "FLOAT", **fields}))
     if "activations" in fields:
-        with pytest.raises(transform.TransformError, match="no finite number reached matmul|no finite number reached w"):
+        with pytest.raises(transform.TransformError, match="no finite number reached w"):
             transform.calibrate(function, params, [x], rules)
         return
     with pytest.warns(UserWarning, match="nothing but zeros reached w"):
