@@ -97,7 +97,7 @@ def scale_of(width: jax.Array, largest: float, scale_type: str, steps: float | N
 
     `steps` is how many of its last steps the largest element is, if that is not its number.
 
-    The type may be too narrow for a scale. One below its numbers becomes the smallest that clips no element by more than half
+    The type may be too narrow for a scale. One below its numbers becomes the smallest that clips no element by over half
     a step, and one above them the largest. Scales of weights that are not finite are not finite.
     """
     dtype = jnp.dtype(scale_type.lower())

@@ -60,7 +60,7 @@ def title(scheme: Scheme) -> str:
 
 
 def patterns() -> np.ndarray:
-    """Normal numbers, a single outlier, a constant, one number, zeros, of each sign: (patterns, K, N), of magnitudes up to 1."""
+    """Normal numbers, a single outlier, a constant, one number, zeros, up to 1, of each sign: (patterns, K, N)."""
     normal = np.random.default_rng(0).normal(size=(K, N))
     normal /= np.abs(normal).max()
     outlier = normal / 1000
@@ -83,8 +83,8 @@ def in_blocks(x: np.ndarray, block_size: int, reduce) -> np.ndarray:
 def bound(scheme: Scheme, w: np.ndarray) -> np.ndarray:
     """The largest error of each weight rounded to nearest, in float64.
 
-    Integers: with the width b of a block, ``max|w|`` or that of the range, and Q steps, half of the scale, or all of it with
-    a zero point. The scale is ``b / Q``, rounded, or at most one smallest number of its type above that.
+    Integers: with the width b of a block, ``max|w|`` or that of the range, and Q steps, half of the scale, or up to three
+    halves with a zero point. The scale is ``b / Q``, rounded, or at most one smallest number of its type above that.
     """
     name = scheme.weight_type
     size = scheme.block_size or (32 if name in MICROSCALING else K)
@@ -106,7 +106,9 @@ def bound(scheme: Scheme, w: np.ndarray) -> np.ndarray:
         scale = np.maximum(scale, np.where(ideal > 0, ideal + 2.0**-24, 0))
     if name in FLOAT8:
         return np.maximum(np.abs(w) * FLOAT8[name][1] * (1 + 2**-6), scale * FLOAT8[name][2])
-    return scale * (1 if name.startswith("U") else 1 / 2)
+    if name.startswith("U"):  # the zero point is that of the float32 scale: half a step more, if that is rounded to 16 bits
+        return scale * (1 if scheme.scale_type == "FLOAT32" else 3 / 2)
+    return scale / 2
 
 
 def largest_of(scheme: Scheme) -> float:
