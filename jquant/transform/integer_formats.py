@@ -84,7 +84,8 @@ class Columns:
         return quantize_linear(x, *_affine(parameters), output_dtype=self.weight_type, feature_level=_EXTENDED)
 
     def rounded(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
-        return dequantize_linear(self._quantized(matrix, parameters), *_affine(parameters), feature_level=_EXTENDED)
+        values = self._quantized(matrix, parameters)
+        return dequantize_linear(values, *_affine(parameters), output_dtype=jnp.float32, feature_level=_EXTENDED)
 
     def store(self, matrix: jax.Array, parameters: Parameters) -> Stored:
         values = self._quantized(matrix, parameters)
