@@ -10,7 +10,7 @@ import jax
 import jax.core
 from jax.tree_util import keystr, tree_leaves_with_path
 
-from jquant.errors import DescriptorError, Error
+from jquant.errors import DescriptorError, Error, TransformError, TransformTypeError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -28,17 +28,33 @@ def explain_array_errors(
         arguments = inspect.signature(function).bind(*args, **kwargs).arguments
         raise_explained(name or function.__qualname__, arguments, error, error_class)
 
+    def explain_keywords(kwargs: Mapping[str, Any]) -> None:
+        _require_known_keywords(function, name, kwargs, error_class)
+
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except (RuntimeError, ValueError) as error:
             explain_call(args, kwargs, error)
             raise
+        except TypeError:
+            explain_keywords(kwargs)
+            raise
 
     # doctest finds a function only if its globals are those of the tested module; `call` itself needs no globals.
     wrapper: Any = types.FunctionType(call.__code__, getattr(function, "__globals__", {}), closure=call.__closure__)
     functools.update_wrapper(wrapper, function)
     return wrapper
+
+
+def _require_known_keywords(
+    function: Callable[..., Any], name: str | None, kwargs: Mapping[str, Any], error_class: type[Error]
+) -> None:
+    """Asserts that a function of `jquant.transform` knows the keywords: inputs of `apply` may have been passed so."""
+    unknown = sorted(kwargs.keys() - inspect.signature(function).parameters.keys())
+    if unknown and issubclass(error_class, TransformError):
+        message = f"{name}: there is no argument {', '.join(unknown)}. The inputs of apply are passed by position"
+        raise TransformTypeError(f"{message}; functools.partial binds others to apply") from None
 
 
 def explain_array_errors_as(name: str, error_class: type[Error] = DescriptorError) -> Callable[[_Function], _Function]:

@@ -18,11 +18,15 @@ _LARGEST_SCALE = np.float32(448)
 _SMALLEST = np.float32(2.0**-100)  # of tensor scales: what follows from it is then never a subnormal number
 
 
-def tensor_scale_of(x: jax.Array) -> jax.Array:
-    """The tensor scale of float32 `x`: the largest magnitude becomes the largest element times the largest scale."""
+def tensor_scale_of(x: jax.Array, *, is_clipped: bool = False) -> jax.Array:
+    """The tensor scale of float32 `x`: the largest magnitude becomes the largest element times the largest scale.
+
+    Where it would be below the smallest one, it is 1, or with `is_clipped` the smallest, unless `x` is 0.
+    """
     largest = largest_magnitude(x, range(x.ndim)).reshape(())
     scale = exact.quotient(largest, _LARGEST * _LARGEST_SCALE)
-    return jnp.where(scale < _SMALLEST, np.float32(1), scale)
+    of_tiny = jnp.where(largest == 0, np.float32(1), _SMALLEST) if is_clipped else np.float32(1)
+    return jnp.where(scale < _SMALLEST, of_tiny, scale)
 
 
 def scale_of(largest: jax.Array, tensor_scale: jax.Array) -> jax.Array:

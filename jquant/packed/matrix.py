@@ -101,7 +101,8 @@ class PackedMatrix:
         """
         *batch, k, n = entries_of(sharding, self)
         blocks = self.block_sums.shape[-2]
-        reason = f"{self} has {blocks} blocks of column sums, which must not be split; pack it with a smaller block_size"
+        reason = f"{self} has {blocks} blocks of column sums, which must not be split; pack it with a smaller block_size, "
+        reason += "or in a transform.Scheme pass k_parts"
         require_whole_blocks(sharding, k, blocks, reason)
         zero_point = self.zero_point
         if zero_point is not None:

@@ -57,6 +57,8 @@ def why_not_weights(weights: Node, smallest: int) -> str | None:
         return "the shape of its weights depends on the inputs"
     if str(weights.dtype) not in _FLOATS:
         return f"its weights are {weights.dtype}"
+    if math.prod(shape) == 0:
+        return "its weights have no elements"
     if math.prod(shape) < smallest:
         return f"its weights have {math.prod(shape)} elements, fewer than {smallest}"
     return None

@@ -25,14 +25,15 @@ from jquant.transform.stored_weights import (
     dequantized_filter,
     largest,
     of_blocks,
+    scale_of,
     share_of,
+    smallest_scale,
     title_of,
     why_no_whole_blocks,
     without,
 )
 
 _EXTENDED = FeatureLevel.EXTENDED
-_SMALLEST_NORMAL = np.finfo(np.float32).smallest_normal
 
 
 class _Codes:
@@ -68,10 +69,16 @@ class Float8(_Codes):
     scale_type: str
 
     LARGEST: ClassVar = {"FLOAT8E4M3FN": np.float32(448), "FLOAT8E5M2": np.float32(57344)}
+    STEPS: ClassVar = {"FLOAT8E4M3FN": 14, "FLOAT8E5M2": 7}  # of the length of those below the largest number
+    _SMALLEST_NORMAL: ClassVar = {"FLOAT8E4M3FN": 2.0**-6, "FLOAT8E5M2": 2.0**-14}
 
     @property
     def title(self) -> str:
         return title_of(self.weight_type, self.by_column, self.block_size, self.scale_type)
+
+    @property
+    def smallest_range(self) -> float:
+        return smallest_scale(self.scale_type) * self._SMALLEST_NORMAL[self.weight_type]
 
     def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> Parameters:
         bound = of_blocks(largest, matrix, self.rows_of_a_block(matrix.shape[-2]), self.by_column)
@@ -104,8 +111,7 @@ class Float8(_Codes):
         return self.block_size or rows
 
     def _scale(self, bound: jax.Array) -> jax.Array:
-        scale = exact.quotient(bound, self.LARGEST[self.weight_type])
-        return jnp.where(scale < _SMALLEST_NORMAL, np.float32(1), scale).astype(self.scale_type.lower())
+        return scale_of(bound, float(self.LARGEST[self.weight_type]), self.scale_type, self.STEPS[self.weight_type])[0]
 
     def dequantize(self, stored: Stored, rows: int, dtype: np.dtype) -> jax.Array:
         keywords = {"axis": -2, "block_size": self.block_size or rows, "output_dtype": dtype, "feature_level": _EXTENDED}
@@ -145,6 +151,10 @@ class Microscaling(_Codes):
     @property
     def title(self) -> str:
         return f"{self.weight_type.lower()} in blocks of {self.block_size}"
+
+    @property
+    def smallest_range(self) -> float:
+        return 0.0  # powers of two reach as far down as float32
 
     def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> Parameters:
         bound = of_blocks(largest, matrix, self.block_size, True)
@@ -195,8 +205,12 @@ class Nvfp4(_Codes):
     def title(self) -> str:
         return f"nvfp4 in blocks of {self.BLOCK_SIZE}"
 
+    @property
+    def smallest_range(self) -> float:
+        return 2.0**-110  # a tensor scale of 2**-100 times the smallest of blocks, 2**-9, times 2
+
     def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> Parameters:
-        tensor_scale = nvfp4.tensor_scale_of(exact.numerator(matrix))
+        tensor_scale = nvfp4.tensor_scale_of(exact.numerator(matrix), is_clipped=True)
         bound = share_of(of_blocks(largest, matrix, self.BLOCK_SIZE, True), share)
         scale = nvfp4.scale_of(float_bits.bits(bound), tensor_scale)
         return {"scale": bitcast(scale, jnp.uint8), "tensor_scale": tensor_scale}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from jquant.arithmetic import exact, subbyte
+from jquant.arithmetic import exact, rounding, subbyte
 from jquant.formulas import blocks, extremes
 from jquant.kernels.packed import block_size_for
 from jquant.modes import FeatureLevel
@@ -31,7 +32,9 @@ from jquant.transform.stored_weights import (
     dequantized_filter,
     largest,
     of_blocks,
+    scale_of,
     share_of,
+    smallest_scale,
     title_of,
     why_no_whole_blocks,
     without,
@@ -58,6 +61,10 @@ class Columns:
     def title(self) -> str:
         return title_of(self.weight_type, self.by_column, None, self.scale_type)
 
+    @property
+    def smallest_range(self) -> float:
+        return smallest_scale(self.scale_type) * _steps(self.weight_type) / 4  # steps would be more than four times as long
+
     def why_not_in_parts(self, rows: int) -> str | None:
         return f"{rows} rows have no {self.k_parts} equal parts" if rows % self.k_parts else None
 
@@ -77,7 +84,8 @@ class Columns:
         return quantize_linear(x, *_affine(parameters), output_dtype=self.weight_type, feature_level=_EXTENDED)
 
     def rounded(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
-        return dequantize_linear(self._quantized(matrix, parameters), *_affine(parameters), feature_level=_EXTENDED)
+        values = self._quantized(matrix, parameters)
+        return dequantize_linear(values, *_affine(parameters), output_dtype=jnp.float32, feature_level=_EXTENDED)
 
     def store(self, matrix: jax.Array, parameters: Parameters) -> Stored:
         values = self._quantized(matrix, parameters)
@@ -157,6 +165,10 @@ class Blocks:
     def title(self) -> str:
         return title_of(self.weight_type, self.by_column, self.block_size, self.scale_type)
 
+    @property
+    def smallest_range(self) -> float:
+        return smallest_scale(self.scale_type) * _steps(self.weight_type) / 4  # steps would be more than four times as long
+
     def why_not_in_parts(self, rows: int) -> str | None:
         blocks = -(-rows // (self.block_size or rows))
         return f"{blocks} blocks have no {self.k_parts} equal parts" if blocks % self.k_parts else None
@@ -203,8 +215,9 @@ class Blocks:
         self, x: jax.Array, scale: jax.Array, zero_point: jax.Array | None, stored: Stored, dtype: np.dtype
     ) -> jax.Array:
         """The product of integers, as floats of `dtype`."""
-        x = _permuted(x, stored)
-        return block_scaled_matmul(x, scale, zero_point, stored["values"], k_parts=self.k_parts, output_dtype=dtype)
+        x, matrix = _permuted(x, stored), stored["values"]
+        k_parts = math.gcd(self.k_parts, matrix.scale.shape[-2])  # inside `shard_map`, a device may have fewer blocks
+        return block_scaled_matmul(x, scale, zero_point, matrix, k_parts=k_parts, output_dtype=dtype)
 
     def multiply_floats(self, x: jax.Array, stored: Stored) -> jax.Array:
         """The product of floats and weights, in the dtype of `x`."""
@@ -227,6 +240,10 @@ class TwoBits:
     @property
     def title(self) -> str:
         return title_of("INT2", True, self.block_size, self.scale_type)
+
+    @property
+    def smallest_range(self) -> float:
+        return smallest_scale(self.scale_type) * _steps("INT2") / 4  # steps would be more than four times as long
 
     def rows_of_a_block(self, rows: int) -> int:
         return self.block_size
@@ -280,12 +297,18 @@ def _parameters(
 ) -> Parameters:
     """The scale and, for an unsigned type, the zero point that `x` shares along `over`, which keep a size of 1."""
     if not weight_type.startswith("U"):
-        bound = share_of(largest(x, over), share)
-        scale = scale_and_zero_point(-bound, bound, weight_type, symmetric=True, narrow_range=True).scale
-        return {"scale": scale.astype(scale_type.lower())}
+        return {"scale": scale_of(share_of(largest(x, over), share), _steps(weight_type), scale_type)[0]}
     low, high = extremes.range_with_zero(exact.numerator(x), tuple(over))
-    scale, zero_point = scale_and_zero_point(share_of(low, share), share_of(high, share), weight_type)
-    return {"scale": scale.astype(scale_type.lower()), "zero_point": zero_point}
+    low, high = share_of(low, share), share_of(high, share)
+    scale, is_limited = scale_of(high - low, _steps(weight_type), scale_type)
+    zero_point = scale_and_zero_point(low, high, weight_type).zero_point
+    of_limited = rounding.nearest_integer(exact.quotient(-low, exact.widen(scale)), None, zero_point.dtype)
+    return {"scale": scale, "zero_point": jnp.where(is_limited, of_limited, zero_point)}
+
+
+def _steps(weight_type: str) -> int:
+    """The largest integer of a type."""
+    return int(jnp.iinfo(weight_type.lower()).max)
 
 
 def _affine(parameters: Parameters) -> tuple[jax.Array, jax.Array | None]:

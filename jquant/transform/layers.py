@@ -3,40 +3,69 @@
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.transform import prepared_weights
+from jquant.transform import prepared_weights, stored_weights
 from jquant.transform.layouts import Storage
+from jquant.transform.prepared_weights import Packed
 from jquant.transform.statistics import InputStatistics
 from jquant.transform.stored_weights import FilterFormat, Stored
+
+
+class Outcome(NamedTuple):
+    """How the packing of weights went, in each layer.
+
+    Attributes:
+      succeeded: whether they could be rounded: GPTQ may fail.
+      largest: the largest magnitude, which is not finite if one of them is not.
+      is_clipped: whether a scale is the largest of its type, and weights beyond it are clipped.
+    """
+
+    succeeded: jax.Array
+    largest: jax.Array
+    is_clipped: jax.Array
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def packed_weights(
     storage: Storage, num_levels: int, weights: jax.Array, statistics: InputStatistics | None = None
-) -> tuple[Stored, jax.Array]:
-    """The weights of a site, quantized and packed: what the quantized parameters hold; and whether that succeeded.
+) -> tuple[Stored, Outcome]:
+    """The weights of a site, quantized and packed: what the quantized parameters hold; and how that went in each layer.
 
     For a product or a table, they are a matrix of shape (batch, contracted, kept), without the batch if there is none, as
     the format stores it; for a convolution, a filter. The first `num_levels` dimensions are those of the layers.
     """
 
-    pack: Any = lambda layer: pack_layer(storage, *layer)  # noqa: E731
+    def pack_one(layer: tuple[jax.Array, InputStatistics | None]) -> tuple[Stored, Outcome]:
+        packed = pack_layer(storage, *layer)
+        return packed.stored, _outcome(packed)
+
+    pack: Any = pack_one
     for _ in range(num_levels):  # one layer at a time: all at once would take the memory of several float models
         pack = functools.partial(lax.map, pack)
     return pack((weights, statistics))
 
 
-def pack_layer(storage: Storage, weights: jax.Array, statistics: InputStatistics | None) -> tuple[Stored, jax.Array]:
-    """The weights of one layer, quantized and packed, and whether that succeeded."""
+def _outcome(packed: Packed) -> Outcome:
+    """How the packing of a layer went."""
+    scale = getattr(packed.stored["values"], "scale", packed.stored.get("scale"))
+    is_clipped = jnp.bool(False)
+    if scale.dtype == np.float16:
+        is_clipped = (scale == jnp.finfo(scale.dtype).max).any()
+    largest = stored_weights.largest(packed.matrix, range(packed.matrix.ndim)).reshape(())
+    return Outcome(succeeded=packed.succeeded, largest=largest, is_clipped=is_clipped)
+
+
+def pack_layer(storage: Storage, weights: jax.Array, statistics: InputStatistics | None) -> Packed:
+    """The weights of one layer, quantized and packed."""
     if storage.filter is not None:
-        stored = _filter_format(storage).pack_filter(weights.transpose(storage.filter), _channel(storage))
-        return stored, jnp.bool(True)
+        filter = weights.transpose(storage.filter)
+        return Packed(_filter_format(storage).pack_filter(filter, _channel(storage)), jnp.bool(True), filter)
     return prepared_weights.pack(storage.format, storage.preparation, as_matrix(storage, weights), statistics)
 
 

@@ -1,6 +1,7 @@
 """The parameters of a quantized function: one site after the other, and one layer after the other, to save memory."""
 
 import collections
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -9,8 +10,10 @@ import jax.core
 import numpy as np
 
 from jquant.calibration.batches import with_progress
+from jquant.calibration.coarse import caller_stacklevel
 from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.transform import layers, weight_graph
+from jquant.transform.layers import Outcome
 from jquant.transform.parameters import Parameters, abstract
 from jquant.transform.plan import Plan, Site
 from jquant.transform.statistics import InputStatistics
@@ -25,7 +28,7 @@ def pack(plan: Plan, leaves: Sequence[Any], statistics: Mapping[str, InputStatis
     return {site.name: _packed(site, leaves, statistics)[0] for site in plan.stored()}
 
 
-def _packed(site: Site, leaves: weight_graph.Leaves, statistics: Mapping[str, InputStatistics]) -> tuple[Stored, jax.Array]:
+def _packed(site: Site, leaves: weight_graph.Leaves, statistics: Mapping[str, InputStatistics]) -> tuple[Stored, Outcome]:
     (weights,) = weight_graph.values([site.weights], leaves)
     return layers.packed_weights(site.storage, len(site.levels), weights, statistics.get(site.name))
 
@@ -54,13 +57,43 @@ class Source:
         for site in with_progress(self._name, sites, "packing", "site") if progress else sites:
             leaves = {number: self._leaf(number) for number in site.weights.leaves}
             # Until it is packed: calls that return at once would hold the weights of several sites.
-            packed[site.name], succeeded = jax.block_until_ready(_packed(site, leaves, statistics))
-            if site.storage.preparation.rounding is not None and not np.all(np.asarray(succeeded)):
-                self._raise_not_definite(site)
+            packed[site.name], outcome = jax.block_until_ready(_packed(site, leaves, statistics))
+            if not isinstance(outcome.largest, jax.core.Tracer):
+                self._examine(site, jax.tree.map(np.asarray, outcome))
             if self._donate:
                 self._let_go(leaves, uses)
             del leaves
         return packed, {self._parameters.names[number]: self._leaf(number) for number in kept}
+
+    def _examine(self, site: Site, outcome: Outcome) -> None:
+        """Raises an error, or warns, if the packed weights of a site are not what they should be."""
+        largest = outcome.largest
+        if not np.isfinite(largest).all():
+            self._warn(f"{self._weights(site)} hold NaN or infinity, whose blocks are NaN or wrong")
+        elif outcome.is_clipped.any():
+            message = f"{self._weights(site)} reach {largest.max():.3g}, beyond the largest scale of the type"
+            raise TransformError(
+                f"{self._name}: {message} {site.scheme.scale_type}: pass scale_type='FLOAT32' or 'BFLOAT16'"
+            )
+        elif not outcome.succeeded.all():
+            self._raise_not_definite(site)
+        elif ((largest > 0) & (largest < site.storage.format.smallest_range)).any():
+            smallest = largest[largest > 0].min()
+            message = (
+                f"{self._weights(site)} are at most {smallest:.3g}, too small for the scales of {site.scheme.format.title}"
+            )
+            self._warn(
+                f"{message}, and lose most of their bits: another scale_type, or multiplying them by a power of two helps"
+            )
+
+    def _warn(self, message: str) -> None:
+        warnings.warn(f"{self._name}: {message}", stacklevel=caller_stacklevel())
+
+    def _weights(self, site: Site) -> str:
+        """What messages call the weights of a site, with the parameters that they are computed from."""
+        names = [self._parameters.names[number] for number in site.weights.leaves]
+        origin = "" if names == [site.name] else f", computed from {', '.join(names)},"
+        return f"the weights of {site.name}{origin}"
 
     def _raise_not_definite(self, site: Site) -> None:
         assert site.storage.preparation.rounding is not None

@@ -1,6 +1,7 @@
 """What is done to weights before they are rounded to nearest, or in place of that, as data."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,6 +92,24 @@ class Preparation(NamedTuple):
 _ROUNDINGS = {"NEAREST": None, "GPTQ": Gptq}
 _SMOOTHINGS = {"SMOOTHQUANT": SmoothQuant, "AWQ": Awq}
 _RANGES = {"min_max": False, "mean_squared_error": True}
+
+
+SPELLINGS = {
+    "weight_rounding": tuple(_ROUNDINGS),
+    "smoothing": tuple(_SMOOTHINGS),
+    "weight_range": tuple(_RANGES),
+    "rotation": ("HADAMARD",),
+}
+"""What the fields of a scheme may name."""
+
+
+def spelled(value: Any, choices: Sequence[str]) -> Any:
+    """A name, alone or before its options, as one of the choices spells it, whatever its case. Others stay."""
+    if isinstance(value, str):
+        return next((choice for choice in choices if choice.lower() == value.lower()), value)
+    if is_sequence(value) and value and isinstance(value[0], str):
+        return (spelled(value[0], choices), *value[1:])
+    return value
 
 
 def weight_rounding(value: Any) -> Gptq | None:

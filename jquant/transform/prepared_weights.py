@@ -1,13 +1,14 @@
 """Quantizes and packs a matrix of weights: smoothed, rotated, with its ranges searched, and rounded, as a scheme says."""
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.transform import gptq, rotation, smoothing, weight_range
+from jquant.transform import gptq, rotation, smoothing, weight_formats, weight_range
 from jquant.transform.preparation import Gptq, Preparation, SmoothQuant
 from jquant.transform.statistics import InputStatistics
 from jquant.transform.stored_weights import Parameters, Stored, WeightFormat
@@ -21,16 +22,25 @@ def without_factors(stored: Stored) -> Stored:
     return {name: array for name, array in stored.items() if name != SMOOTHING}
 
 
-def pack(
-    format: WeightFormat, preparation: Preparation, matrix: jax.Array, statistics: InputStatistics | None
-) -> tuple[Stored, jax.Array]:
-    """The arrays that store a float matrix, (..., K, N), and whether that succeeded: GPTQ may not.
+class Packed(NamedTuple):
+    """A float matrix, packed.
 
-    `statistics` are those of the inputs, if the preparation needs them.
+    Attributes:
+      stored: the arrays that store it.
+      succeeded: whether it could be rounded: GPTQ may fail.
+      matrix: the floats that were to be rounded: smoothed and rotated.
     """
+
+    stored: Stored
+    succeeded: jax.Array
+    matrix: jax.Array
+
+
+def pack(format: WeightFormat, preparation: Preparation, matrix: jax.Array, statistics: InputStatistics | None) -> Packed:
+    """Packs a float matrix, (..., K, N). `statistics` are those of the inputs, if the preparation needs them."""
     succeeded = jnp.bool(True)
     if preparation == Preparation():
-        return format.store(matrix, format.parameters(matrix)), succeeded
+        return Packed(format.store(matrix, format.parameters(matrix)), succeeded, matrix)
     factors = _factors(format, preparation, matrix, statistics)
     matrix = prepared(preparation, matrix, factors)
     products = None
@@ -38,11 +48,12 @@ def pack(
         assert statistics is not None
         products = _products(preparation, statistics, factors)
     parameters = _parameters(format, preparation, matrix, products)
+    rounded = matrix
     if preparation.rounding is not None:
         assert products is not None
-        matrix, succeeded = _rounded(format, preparation.rounding, matrix, parameters, products)
-    stored = format.store(matrix, parameters)
-    return stored if factors is None else {**stored, SMOOTHING: factors}, succeeded
+        rounded, succeeded = _rounded(format, preparation.rounding, matrix, parameters, products)
+    stored = format.store(rounded, parameters)
+    return Packed(stored if factors is None else {**stored, SMOOTHING: factors}, succeeded, matrix)
 
 
 def prepared(preparation: Preparation, matrix: jax.Array, factors: jax.Array | None) -> jax.Array:
@@ -58,8 +69,11 @@ def updated(format: WeightFormat, preparation: Preparation, stored: Stored, upda
     if preparation != Preparation():
         update = prepared(preparation, update, factors)
     matrix = format.dequantize(weights, update.shape[-2], np.dtype("float32")) + update
-    parameters = _parameters(format, preparation, matrix)
-    result = format.store(matrix, parameters)
+    format = weight_formats.as_stored(format, weights)
+    optional = {name: weights[name] for name in ("permutation",) if name in weights}
+    if optional:
+        matrix = jnp.take(matrix, optional["permutation"], axis=-2)
+    result = {**format.store(matrix, _parameters(format, preparation, matrix)), **optional}
     return result if factors is None else {**result, SMOOTHING: factors}
 
 

@@ -83,12 +83,13 @@ def _rounded(site: Site, weights: jax.Array, statistics: InputStatistics | None)
     storage, num_levels = site.storage, len(site.levels)
     constants = lax.stop_gradient((weights, statistics))
     if statistics is None:  # all layers at once
-        pack: Any = lambda weights: layers.pack_layer(storage, weights, None)  # noqa: E731
+        pack: Any = lambda weights: layers.pack_layer(storage, weights, None)[:2]  # noqa: E731
         for _ in range(num_levels):
             pack = jax.vmap(pack)
         stored, succeeded = pack(constants[0])
     else:  # by the program that `quantize` packs with: another might give factors that differ in their last bits
-        stored, succeeded = layers.packed_weights(storage, num_levels, *constants)
+        stored, outcome = layers.packed_weights(storage, num_levels, *constants)
+        succeeded = outcome.succeeded
     stored = lax.stop_gradient(stored)
     factors = {name: array for name, array in stored.items() if name == SMOOTHING}
 

@@ -190,7 +190,10 @@ class QuantizedFunction:
         count = len(self._plan.sites) + len(self._plan.products)
         return f"<quantized function of {getattr(self._function.apply, '__name__', 'apply')}: {count} sites>"
 
-    def __call__(self, params: Mapping[str, Mapping[str, Any]], /, *inputs: Any) -> Any:
+    def __call__(self, params: Mapping[str, Mapping[str, Any]], /, *inputs: Any, **keywords: Any) -> Any:
+        if keywords:
+            names = ", ".join(keywords)
+            raise TransformTypeError(f"{self.__name__}: the inputs are passed by position, but {names} by keyword")
         try:
             return self._called(params, inputs, {})
         except (RuntimeError, ValueError) as error:

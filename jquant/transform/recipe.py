@@ -14,7 +14,7 @@ from jquant.errors import DescriptorTypeError, TransformError, TransformTypeErro
 from jquant.modes import ScaleGranularity, data_type, data_type_name, scale_granularity
 from jquant.transform import preparation, weight_formats
 from jquant.transform.checks import as_transform_errors
-from jquant.transform.preparation import Preparation
+from jquant.transform.preparation import Preparation, spelled
 from jquant.transform.stored_weights import FilterFormat, WeightFormat
 
 _OBSERVERS = {
@@ -50,6 +50,8 @@ class Activations(enum.StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Self:
+        if isinstance(value, str) and value.upper() in cls.__members__:
+            return cls[value.upper()]
         raise _unknown("activations", value, cls)
 
 
@@ -139,7 +141,9 @@ class Scheme:
 
     @as_transform_errors()
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weights", scale_granularity("weights", self.weights))
+        for name, choices in preparation.SPELLINGS.items():
+            object.__setattr__(self, name, spelled(getattr(self, name), choices))
+        object.__setattr__(self, "weights", scale_granularity("weights", spelled(self.weights, tuple(ScaleGranularity))))
         object.__setattr__(self, "activations", Activations(self.activations))
         for name, allowed in _TYPES.items():
             object.__setattr__(self, name, _type_name(name, getattr(self, name), allowed))
@@ -155,6 +159,8 @@ class Scheme:
             object.__setattr__(self, "weight_rounding", "NEAREST")
         self._require_agreement()
         observer = (self.observer,) if isinstance(self.observer, str) else self.observer
+        if is_sequence(observer) and observer:
+            observer = spelled(observer, tuple(_OBSERVERS))
         if not is_sequence(observer) or not observer or observer[0] not in _OBSERVERS:
             names = ", ".join(_OBSERVERS)
             message = (
@@ -248,8 +254,9 @@ def _is_power_from_16(size: int | None) -> bool:
 
 def _type_name(name: str, value: Any, allowed: Sequence[str]) -> str:
     """The name of a type, which may be passed as a dtype as well."""
+    value = spelled(value, allowed)
     if isinstance(value, str) and value in allowed:
-        return value
+        return str(value)
     try:
         dtype = data_type_name(data_type(name, value))
     except DescriptorTypeError:

@@ -67,13 +67,13 @@ def _quantized_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope)
     if site.kind == EMBEDDING:  # before the input of a product is known for which its table may be prepared
         storage = site.storage._replace(preparation=site.storage.preparation.of_table())
         return compute.embedding_output(
-            site, layers.pack_layer(storage, weights, None)[0], compute.row_numbers(site, operands)
+            site, layers.pack_layer(storage, weights, None).stored, compute.row_numbers(site, operands)
         )
     observed = None
     if site.needs_statistics:
         sums = scope.once(("sums", site.statistics), lambda: _observe(site, x, scope))
         observed = statistics.needed(site, statistics.finished(sums))
-    stored, _ = layers.pack_layer(site.storage, weights, observed)
+    stored = layers.pack_layer(site.storage, weights, observed).stored
     return compute.output(site, without_factors(stored), operands, stored.get(SMOOTHING), scope.static(site))
 
 

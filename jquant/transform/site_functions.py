@@ -22,7 +22,7 @@ def with_derivative(name: str, derivative: Any) -> rewrite.Functions:
     """What is computed, for a derivative that a caller names. Errors begin with `name`."""
     if derivative is None:
         return rewrite.Functions(_output, _product_output)
-    if derivative == _STRAIGHT_THROUGH and isinstance(derivative, str):
+    if isinstance(derivative, str) and derivative.upper() == _STRAIGHT_THROUGH:
         return rewrite.Functions(straight_through_output, straight_through_product)
     error = TransformError if isinstance(derivative, str) else TransformTypeError
     raise error(f"{name}: derivative is {shown(derivative)}; it must be {_STRAIGHT_THROUGH!r}, or None")

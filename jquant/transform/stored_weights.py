@@ -36,6 +36,11 @@ class WeightFormat(Protocol):
         """What tables call it."""
         ...
 
+    @property
+    def smallest_range(self) -> float:
+        """Weights whose largest magnitude is below this, and not 0, are too small for the scales."""
+        ...
+
     def rows_of_a_block(self, rows: int) -> int:
         """How many rows of a column of so many rows share their parameters."""
         ...
@@ -82,6 +87,37 @@ class FilterFormat(WeightFormat, Protocol):
     def dequantize_filter(self, stored: Stored, channel: int, dtype: np.dtype) -> jax.Array:
         """The float filter."""
         ...
+
+
+_SMALLEST = np.finfo(np.float32).smallest_normal
+
+
+def scale_of(width: jax.Array, largest: float, scale_type: str, steps: float | None = None) -> tuple[jax.Array, jax.Array]:
+    """``width / largest`` as a scale of a type, and whether it is not the nearest one; 1 for a width of 0.
+
+    `steps` is how many of its last steps the largest element is, if that is not its number.
+
+    The type may be too narrow for a scale. One below its numbers becomes the smallest that clips no element by over half
+    a step, and one above them the largest. Scales of weights that are not finite are not finite.
+    """
+    dtype = jnp.dtype(scale_type.lower())
+    ideal = exact.quotient(width, np.float32(largest))
+    steps = largest if steps is None else steps
+    scale = jnp.where(width == 0, np.float32(1), jnp.maximum(ideal, _SMALLEST))
+    if dtype == np.float32:
+        return scale, scale != ideal
+    limits = jnp.finfo(dtype)
+    bounded = jnp.where(jnp.isinf(scale), scale, jnp.minimum(scale, np.float32(limits.max)))
+    nearest = exact.widen(bounded.astype(dtype))
+    clips = nearest * np.float32(steps + 0.5) < scale * np.float32(steps)
+    next_one = nearest + np.float32(limits.smallest_subnormal)  # only subnormal numbers lie that far apart
+    is_too_small = clips & (bounded == scale) & (scale < np.float32(1))
+    return jnp.where(is_too_small, next_one, bounded).astype(dtype), is_too_small | (bounded != scale) | (scale != ideal)
+
+
+def smallest_scale(scale_type: str) -> float:
+    """The smallest scale of a type."""
+    return max(float(jnp.finfo(scale_type.lower()).smallest_subnormal), float(_SMALLEST))
 
 
 SHARES = tuple(step / 50 for step in range(50, 14, -1))

@@ -1,5 +1,6 @@
 """The formats of weights by the names of their types, and what each can be part of."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -47,6 +48,26 @@ def create_for_filter(weight_type: str, by_channel: bool, scale_type: str) -> Fi
     if weight_type in _FLOATS_OF_8_BITS:
         return Float8(weight_type, by_channel, None, scale_type)
     return Columns(weight_type, by_channel, scale_type) if weight_type == "INT8" else None
+
+
+def as_stored(format: WeightFormat, stored: Mapping[str, Any]) -> WeightFormat:
+    """The format of weights that take the place of those of `format`: a checkpoint's have types and blocks of their own.
+
+    Minima, which only checkpoints have, become zero points.
+    """
+    if not isinstance(format, Blocks):
+        return format
+    values: PackedBlockMatrix = stored["values"]
+    is_own = (values.dtype.name, values.block_size) == (format.weight_type.lower(), format.rows_of_a_block(values.shape[-2]))
+    if is_own and values.minimum is None and format.scale_type.lower() == values.scale.dtype.name:
+        return format
+    name = values.dtype.name.removeprefix("u") if values.zero_point is None and values.minimum is None else values.dtype.name
+    if values.zero_point is not None and not name.startswith("u"):
+        name = f"u{name}"
+    scale_type = values.scale.dtype.name.upper()
+    return dataclasses.replace(
+        format, weight_type=name.upper(), by_column=True, block_size=values.block_size, scale_type=scale_type
+    )
 
 
 def why_not_stored(format: WeightFormat, stored: Any, shape: Sequence[int], *, optional: str) -> str | None:

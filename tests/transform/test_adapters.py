@@ -17,6 +17,7 @@ from support.rounded import assert_close
 from support.sampling import one_in
 from support.small_functions import NETWORKS, draw_operands
 
+import jquant
 from jquant import transform
 from jquant.transform import TransformError, TransformTypeError, adapters
 
@@ -400,3 +401,28 @@ def test_merging_shared_weights():
     trained = adapters.init(quantized_apply, KEY, 2, sites="embed*")
     call = lambda: adapters.merge(quantized_apply, quantized_params, trained)  # noqa: E731
     assert_declined(call, "the weights of embed#2 are those of embed as well, which merging would change: keep this adapter")
+
+
+@pytest.mark.parametrize(("dtype", "options"), [("int8", {}), ("uint4", {"zero_point": True}), ("uint8", {"minimum": True})])
+@pytest.mark.parametrize("permuted", [False, True])
+def test_merging_into_weights_of_a_checkpoint(dtype, options, permuted):
+    """They keep their type and blocks: an adapter of zeros changes them by half a step at most, or one with a zero point."""
+    rng, rows, columns, block_size = np.random.default_rng(0), 64, 24, 16
+    limits = jnp.iinfo(dtype)
+    params, x = {"w": rng.normal(size=(rows, columns)).astype(np.float32)}, np.eye(rows, dtype=np.float32)
+    quantized_apply, stored = transform.quantize(lambda p, x: x @ p["w"], params, transform.weight_only_int4, x)
+    values = jnp.asarray(rng.integers(limits.min, limits.max + 1, (rows, columns)), dtype)
+    scale = rng.uniform(0.01, 0.1, (rows // block_size, columns)).astype(np.float32)
+    arrays = {"zero_point": jnp.full(scale.shape, 7, dtype)} if "zero_point" in options else {}
+    arrays |= {"minimum": -scale * 100} if "minimum" in options else {}
+    site = {"values": jquant.pack_matrix(values, scale=scale, block_size=block_size, **arrays)}
+    site |= {"permutation": rng.permutation(rows).astype(np.int32)} if permuted else {}
+    stored = {**stored, "sites": {"w": site}}
+    adapters = {"w": {"a": np.zeros((rows, 1), np.float32), "b": np.zeros((1, columns), np.float32)}}
+    merged = transform.adapters.merge(quantized_apply, stored, adapters)
+    result = merged["sites"]["w"]
+    assert (result["values"].dtype, result["values"].block_size) == (values.dtype, block_size)
+    assert result.keys() == site.keys()
+    change = np.abs(np.asarray(quantized_apply(merged, x)) - np.asarray(quantized_apply(stored, x)))
+    step = np.repeat(scale, block_size, 0)[np.argsort(site["permutation"]) if permuted else slice(None)]
+    assert (change <= step * 1.2).all()

@@ -329,3 +329,45 @@ def test_wrong_fields_of_a_recipe():
 def test_wrong_json_of_a_recipe(text):
     with pytest.raises(transform.TransformError):
         transform.Recipe.from_json(text)
+
+
+@pytest.mark.parametrize("function", ["sites", "quantize", "report"])
+def test_inputs_by_keyword(function):
+    """The message says what to do."""
+    with pytest.raises(TransformTypeError, match=r"there is no argument x. The inputs of apply are passed by position"):
+        getattr(transform, function)(ARGUMENTS["apply"], PARAMS, DYNAMIC, x=X)
+
+
+def test_a_quantized_function_with_inputs_by_keyword():
+    quantized_apply, stored = transform.quantize(ARGUMENTS["apply"], PARAMS, DYNAMIC, X)
+    with pytest.raises(TransformTypeError, match="the inputs are passed by position, but x by keyword"):
+        quantized_apply(stored, x=X)
+
+
+SPELLED = {
+    "weights": "PER_TENSOR",
+    "weight_type": "UINT8",
+    "activations": "STATIC",
+    "activation_type": "INT8",
+    "observer": ("percentile", 99.0),
+    "scale_type": "BFLOAT16",
+    "weight_rounding": ("GPTQ", 0.02),
+    "weight_range": "mean_squared_error",
+    "smoothing": "AWQ",
+    "rotation": "HADAMARD",
+}
+
+
+def test_names_in_any_case():
+    """Each field that names something, and the types that only this package names."""
+    cased = lambda value, case: (case(value[0]), *value[1:]) if isinstance(value, tuple) else case(value)  # noqa: E731
+    for field, value in SPELLED.items():
+        others = {"activations": "STATIC"} if field == "observer" else {}
+        for case in (str.lower, str.upper, str.title):
+            scheme = transform.Scheme(**{**others, field: cased(value, case)})
+            assert scheme == transform.Scheme(**{**others, field: value})
+            assert repr(scheme) == repr(transform.Scheme(**{**others, field: value}))
+    for weight_type in ("MXFP4", "NVFP4", "FLOAT8E4M3FN", "INT4"):
+        assert transform.Scheme(weight_type=weight_type.lower(), activations="float").weight_type == weight_type
+    for derivative in ("straight_through", "STRAIGHT_THROUGH"):
+        transform.quantize(ARGUMENTS["apply"], PARAMS, DYNAMIC, X, derivative=derivative)

@@ -25,6 +25,7 @@ INTEGERS = {
     "tensor": Scheme(weights="PER_TENSOR", weight_type="UINT8", k_parts=4),
     "int4 by row": Scheme(weight_type="INT4", block_size=32, scale_type="FLOAT16", activations="DYNAMIC_ROW"),
     "uint4": Scheme(weight_type="UINT4", block_size=16),
+    "one block each in 4 parts": Scheme(weight_type="INT4", block_size=32, activations="DYNAMIC_ROW", k_parts=4),
 }
 FLOATS = {
     "int8": Scheme(weight_type="INT8", block_size=32, activations="FLOAT"),
