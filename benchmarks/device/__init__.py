@@ -1,0 +1,1 @@
+"""Compares and measures products on this machine's GPU or TPU."""
