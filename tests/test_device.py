@@ -1,4 +1,4 @@
-"""``.ci/device``, which compares and measures products where a GPU or TPU is at hand: here, without one."""
+"""What ``.ci/device`` runs, which compares and measures products where a GPU or TPU is at hand: here, without one."""
 
 import collections
 import json
@@ -19,13 +19,12 @@ from benchmarks.device import cases, parts, simulator
 from jquant.modes import Implementation
 
 CASES = cases.CASES
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a program of bash")
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    """Runs the program in `folder`, with this Python and its CPU alone."""
-    variables = {"PYTHON": sys.executable, "JAX_PLATFORMS": "cpu"}
-    command = [str(ROOT / ".ci" / "device"), *arguments]
+    """Runs the program in `folder`, on the CPU alone."""
+    variables = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-m", "benchmarks.device", *arguments]
     return subprocess.run(command, env=os.environ | variables, cwd=folder, capture_output=True, text=True, timeout=1800)
 
 
