@@ -1,1 +1,1 @@
-"""Checks the kernels and the fused products on an accelerator: ``.ci/device``."""
+"""Compares and measures products on this machine's GPU or TPU."""

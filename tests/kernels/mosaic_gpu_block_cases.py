@@ -16,6 +16,7 @@ import numpy as np
 from kernels.block_operands import Operands, integers, padded
 from kernels.mosaic_gpu_cases import differences
 
+from benchmarks.device import simulator
 from jquant import reference
 from jquant.kernels.pallas import gpu_blocks
 from jquant.kernels.pallas.gpu_block_tiles import BlockTileConfig
@@ -119,47 +120,15 @@ def comparable(x: np.ndarray) -> np.ndarray:
 
 def simulate(names: list[str]) -> dict[str, list[str]]:
     """For each case, the differences between the simulated kernel and NumPy, or the exception."""
-    from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams  # private, as long as it is experimental
-
-    take_operands_in_registers()
+    simulator.take_operands_in_registers()
     reports = {}
     for case in (case for case in CASES if case.name in names):
         try:
-            actual = result(case, InterpretGPUParams(detect_races=True))
+            actual = result(case, simulator.parameters())
             reports[case.name] = differences(comparable(actual), comparable(expected(case)))
         except Exception as error:  # reported for its case
             reports[case.name] = [f"{type(error).__name__}: {error}"]
     return reports
-
-
-def take_operands_in_registers() -> None:
-    """Makes the simulator multiply by a left operand in registers, which is an array: it supports references only."""
-    from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks
-
-    multiply_references = gpu_callbacks.wgmma
-
-    @gpu_callbacks.fail_on_exception
-    def wgmma(*, a_allocation_key_as_array, **rest):
-        a = np.asarray(a_allocation_key_as_array)
-        if a.ndim == 1:  # the key of a reference
-            return multiply_references(a_allocation_key_as_array=a_allocation_key_as_array, **rest)
-        memory, thread = gpu_callbacks._get_shared_memory(), rest["thread"]
-        information = {
-            "logging_info": gpu_callbacks.memory.GPULoggingInfo(rest["mesh_location"], thread, rest["source_info"])
-        }
-
-        def content(name: str):
-            key = gpu_callbacks.HostAllocationKey.from_array(rest[f"{name}_allocation_key_as_array"])
-            transforms = jax.tree.map(int, gpu_callbacks._remove_noop_transforms(rest[f"{name}_transforms"]))
-            place = memory.access(key, transforms)
-            return memory.get_buffer_content(key, place, thread, **information)[0], key, place
-
-        sums, key, place = content("acc")
-        b, *_ = content("b")
-        memory.store_buffer_content(key, place, sums + np.matmul(a, b, dtype=sums.dtype), thread, **information)
-        return rest["token"]
-
-    gpu_callbacks.wgmma = wgmma
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
+from benchmarks.device import simulator
 from jquant.kernels.epilogue import AddBias, Dequantize, Epilogue, Requantize, ZeroPointCorrection
 from jquant.kernels.pallas import gpu
 from jquant.kernels.pallas.gpu_tiles import TileConfig
@@ -189,12 +190,10 @@ def bits(x: np.ndarray) -> np.ndarray:
 
 def simulate(names: list[str]) -> dict[str, list[str]]:
     """For each case, the differences between the simulated kernel and NumPy, or the exception."""
-    from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams  # private, as long as it is experimental
-
     reports = {}
     for case in (case for case in CASES if case.name in names):
         try:
-            reports[case.name] = differences(result(case, InterpretGPUParams(detect_races=True)), reference(case))
+            reports[case.name] = differences(result(case, simulator.parameters()), reference(case))
         except Exception as error:  # reported for its case
             reports[case.name] = [f"{type(error).__name__}: {error}"]
     return reports

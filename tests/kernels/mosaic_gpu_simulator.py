@@ -6,17 +6,14 @@ import pathlib
 import subprocess
 import sys
 
-import jax
+from benchmarks.device import simulator
 
-SIMULATES_THE_KERNELS = jax.__version_info__ >= (0, 11)
 TIMEOUT = 300  # seconds; it takes less than 60
-# The number of XLA:CPU's threads: the simulator's would wait for each other for ever if they took all of them.
-_THREADS = "64"
 
 
 def run(program: str, *names: str) -> subprocess.Popen:
     """Starts the program, for the cases with these names."""
-    variables = {"PYTHONPATH": os.pathsep.join(sys.path), "JAX_PLATFORMS": "cpu", "NPROC": _THREADS, "PJRT_NPROC": _THREADS}
+    variables = {"PYTHONPATH": os.pathsep.join(sys.path), **simulator.ENVIRONMENT}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     path = str(pathlib.Path(__file__).with_name(program))
     return subprocess.Popen([sys.executable, path, *names], env=os.environ | variables, **pipes)

@@ -4,13 +4,15 @@ import threading
 
 import pytest
 
+from benchmarks.device import simulator
+
 from . import mosaic_gpu_block_cases, mosaic_gpu_cases, mosaic_gpu_simulator
 
 pytestmark = pytest.mark.gate
 CASES = [case.name for case in mosaic_gpu_cases.CASES]
 CASES_WITH_BLOCKS = [case.name for case in mosaic_gpu_block_cases.CASES]
 
-if mosaic_gpu_simulator.SIMULATES_THE_KERNELS:
+if simulator.SIMULATES_THE_KERNELS:
 
     def test_simulated_kernels():
         """In one process, which imports JAX for all of them."""
