@@ -10,9 +10,9 @@ import pytest
 from jax import export
 from kernels.test_mosaic_gpu import kernel_in_xla
 from support.covers import cover
+from support.interpreted import interpreted
 
 import jquant
-from benchmarks.device.interpreted import interpreted
 from jquant import reference
 from jquant.cases import CASES, VARIANTS
 from jquant.kernels.pallas import gpu

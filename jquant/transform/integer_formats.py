@@ -302,6 +302,7 @@ def _parameters(
     low, high = share_of(low, share), share_of(high, share)
     scale, is_limited = scale_of(high - low, _steps(weight_type), scale_type)
     zero_point = scale_and_zero_point(low, high, weight_type).zero_point
+    assert zero_point is not None
     of_limited = rounding.nearest_integer(exact.quotient(-low, exact.widen(scale)), None, zero_point.dtype)
     return {"scale": scale, "zero_point": jnp.where(is_limited, of_limited, zero_point)}
 

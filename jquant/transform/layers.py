@@ -53,7 +53,7 @@ def packed_weights(
 
 def _outcome(packed: Packed) -> Outcome:
     """How the packing of a layer went."""
-    scale = getattr(packed.stored["values"], "scale", packed.stored.get("scale"))
+    scale: Any = getattr(packed.stored["values"], "scale", packed.stored.get("scale"))
     is_clipped = jnp.bool(False)
     if scale.dtype == np.float16:
         is_clipped = (scale == jnp.finfo(scale.dtype).max).any()

@@ -209,7 +209,7 @@ def _digest(value: Any) -> str:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError):
         return f"#{id(value)}"
-    content = hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    content = hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return f"{array.dtype}{array.shape}{content.hexdigest()}"
 
 

@@ -39,7 +39,7 @@ PREPARATIONS = {
 
 
 def schemes() -> list[Scheme]:
-    """Every type with every type of scales, blocks or none, preparation, and activations."""
+    """One in five of every type with every type of scales, blocks or none, preparation, and activations."""
     found = []
     for name in weight_formats.WEIGHT_TYPES:
         activations = (
@@ -49,10 +49,11 @@ def schemes() -> list[Scheme]:
         sizes = (16,) if name in ("INT2", "NVFP4") else (None, 16)
         for values in itertools.product(sizes, types, activations, PREPARATIONS):
             size, scale_type, activation, preparation = values
-            if (activation, preparation) != ("STATIC", "SmoothQuant"):
+            # Factors of all magnitudes leave channels below the one step that DYNAMIC and STATIC inputs have.
+            if preparation != "SmoothQuant" or activation in ("FLOAT", "DYNAMIC_ROW"):
                 options = {"weight_type": name, "block_size": size, "scale_type": scale_type, "activations": activation}
                 found.append(Scheme(**options, **PREPARATIONS[preparation]))
-    return found
+    return found[::5]
 
 
 def title(scheme: Scheme) -> str:
@@ -91,9 +92,7 @@ def bound(scheme: Scheme, w: np.ndarray) -> np.ndarray:
     largest = in_blocks(np.abs(w), size, lambda part: part.max(-2, keepdims=True))
     if name in MICROSCALING:
         return largest * MICROSCALING[name]
-    if (
-        name == "NVFP4"
-    ):  # a half step of the largest, which the scale's rounding adds a 16th to; and scales below the smallest
+    if name == "NVFP4":  # half a step of the largest, to which the scale's rounding adds a 16th; and the smallest scales
         of_tensor = np.maximum(np.abs(w).max((-2, -1), keepdims=True), 2688 * 2.0**-100)
         return largest / 6 * (1 + 1 / 16) + 6 * 2**-10 * of_tensor / 2688 + of_tensor / 2688 * 2**-9
     if name.startswith("U"):
@@ -117,7 +116,7 @@ def largest_of(scheme: Scheme) -> float:
     return min(LARGEST_SCALES[scheme.scale_type] * steps / (2 if scheme.weight_type.startswith("U") else 1), 2e38)
 
 
-@one_in(40, "scheme", schemes(), others="full", ids=title)
+@one_in(17, "scheme", schemes(), others="full", ids=title)
 def test_magnitudes(scheme, count):
     """All magnitudes whose scales the type holds, in one stack of layers; a searched range for the sum of the squares."""
     magnitudes = [each for each in MAGNITUDES if each < largest_of(scheme)]
@@ -137,8 +136,6 @@ def test_magnitudes(scheme, count):
         largest = np.abs(exact).max(-1, keepdims=True)
         factors = np.clip(np.where(largest > 0, largest, 1) ** 0.5, 2.0**-14, 2.0**14)
     allowed = bound(scheme, exact / factors) * (1 + 1e-3) * factors + np.abs(exact) * 2e-6
-    if scheme.smoothing and scheme.activations in ("DYNAMIC", "DYNAMIC_ROW"):
-        allowed = allowed + np.abs(actual - exact) * (scheme.activations == "DYNAMIC")  # channels of a factor below a step
     error = np.abs(actual - exact)
     if scheme.weight_range != "min_max":
         size = scheme.block_size or (32 if scheme.weight_type in MICROSCALING else K)
@@ -203,10 +200,22 @@ def test_not_finite(weight_type, bad):
             transform.quantize(function, {"w": w, "v": np.ones_like(w)}, recipe(scheme), np.ones((1, K), np.float32))
 
 
+def _largest_error(scheme: Scheme, x: np.ndarray, w: np.ndarray, largest: np.ndarray) -> np.ndarray:
+    """Of ``x @ w``: what rounding each weight and each element of an input to nearest may add up to.
+
+    Prepared weights minimize the error of all outputs, in place of that of each weight: they have four times as much.
+    """
+    if not w.size:
+        return np.zeros((len(x), w.shape[1]))
+    of_weights = bound(scheme, w) * (1 + 1e-3) * (1 if scheme.preparation == Scheme().preparation else 4)
+    of_inputs = 0 if scheme.activations == "FLOAT" else np.abs(largest).max() * 1.5 / 127
+    return np.abs(x) @ of_weights + of_inputs * (np.abs(w) + of_weights).sum(0) + 1e-6
+
+
 SIZES = [(k, n) for k in (0, 1, 13, 32) for n in (0, 1, 13, 16)]
 
 
-@one_in(40, "scheme", schemes(), others="full", ids=title)
+@one_in(23, "scheme", schemes(), others="full", ids=title)
 def test_sizes(scheme, count):
     """Weights and inputs with dimensions of 0, 1, a prime, and whole blocks: near the float product, and zeros if K is 0."""
     rng = np.random.default_rng(1)
@@ -222,9 +231,7 @@ def test_sizes(scheme, count):
         for name, w in params.items():
             expected = x[:, : len(w)].astype(np.float64) @ w
             assert outputs[name].shape == expected.shape
-            limit = 0.8 if scheme.weight_type == "INT2" else 0.3
-            norms = np.linalg.norm(x[:, : len(w)], axis=-1)[:, None] * np.linalg.norm(w, axis=0) if w.size else expected
-            assert (np.abs(outputs[name] - expected) <= limit * norms + 1e-6).all()
+            assert (np.abs(outputs[name] - expected) <= _largest_error(scheme, x[:, : len(w)], w, full)).all()
             count("products of all sizes", 1)
 
 
