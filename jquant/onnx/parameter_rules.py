@@ -204,7 +204,7 @@ def _blocks(make: Callable[[n_bits.Sizes, int, Parameter], list[_Shape]]) -> _Ru
     """A rule for a MatMulNBits, from its sizes and the number of its blocks along a column."""
 
     def rule(parameter: Parameter) -> list[_Shape] | None:
-        if parameter.attributes.get("weight_prepacked", 0):
+        if parameter.attributes.get("weight_prepacked", 0) or 0 in parameter.value.shape:  # no weights: a product of zeros
             return None
         named = {key: parameter.attributes[key] for key in ("K", "N", "bits", "block_size") if key in parameter.attributes}
         sizes = n_bits.sizes(**named)

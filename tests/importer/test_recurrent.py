@@ -150,7 +150,7 @@ def test_unknown_activations_and_directions_name_the_node():
         ours(*model_of("RNN", random_operands("RNN", 1), {"hidden_size": HIDDEN, "activations": ["Cosine"]}))
     with pytest.raises(ModelError, match="Affine needs its alpha and beta"):
         ours(*model_of("RNN", random_operands("RNN", 1), {"hidden_size": HIDDEN, "activations": ["Affine"]}))
-    with pytest.raises(ModelError, match="its direction is bidirectional, but its weights are for 1 directions"):
+    with pytest.raises(ModelError, match=r"its operand w, 'w', has shape \(1, 8, 5\); it must have shape \(2, 8, 5\)"):
         ours(*model_of("RNN", random_operands("RNN", 1), {"hidden_size": HIDDEN, "direction": "bidirectional"}))
 
 
