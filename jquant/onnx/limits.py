@@ -13,9 +13,8 @@ from jquant.errors import ModelError
 from jquant.onnx.registry import Converter
 
 LARGEST = 2**31  # bytes of a result that is more than `_GROWTH` times as large as all that the model is given
-LARGEST_KNOWN = (
-    2**28
-)  # bytes of all that NumPy computes while a program is traced, and of what stands for few bytes of a file
+# Bytes of all that NumPy computes while a program is traced, and of what stands for few bytes of a file.
+LARGEST_KNOWN = 2**28
 _GROWTH = 100
 _MOST_NODES = 2**17  # of functions that are expanded, where they are more than `_GROWTH` times those in the file
 

@@ -74,8 +74,16 @@ def _per_row(parameter: Parameter) -> list[_Shape] | None:
     if len(a) < 2:
         return _ONE
     b = parameter.shape("b")
-    batches = {(), a[:-2], np.broadcast_shapes(a[:-2], b[:-2]) if b else a[:-2]}
+    batches = {(), a[:-2], _joint_batch(a, b) or a[:-2] if b else a[:-2]}
     return [*_ONE, (a[-2],), *((*batch, a[-2], 1) for batch in sorted(batches, key=len))]
+
+
+def _joint_batch(a: _Shape, b: _Shape) -> _Shape | None:
+    """The batch of a product; None for batches that do not broadcast, which the product itself refuses."""
+    try:
+        return np.broadcast_shapes(a[:-2], b[:-2])
+    except ValueError:
+        return None
 
 
 def _scale_of_product(parameter: Parameter) -> list[_Shape] | None:
@@ -83,7 +91,9 @@ def _scale_of_product(parameter: Parameter) -> list[_Shape] | None:
     a, b, shape = parameter.shape("a"), parameter.shape("b"), tuple(parameter.value.shape)
     if not a or not b or len(a) < 2 or len(b) < 2:
         return None
-    batch = np.broadcast_shapes(a[:-2], b[:-2])
+    batch = _joint_batch(a, b)
+    if batch is None:
+        return None
     product = (*batch, a[-2], b[-1])
     aligned = itertools.zip_longest(reversed(shape), reversed(product), fillvalue=1)
     if all(size in (1, other) for size, other in aligned):
