@@ -168,7 +168,8 @@ def merge(
     """Adds adapters to the weights themselves, for those who do not want to keep them: the weights are quantized again.
 
     The weights of each site that has an adapter become ``dequantize(weights) + a @ b * (alpha / rank)``, quantized as the
-    recipe of the function says; one layer at a time is dequantized, in float32.
+    recipe of the function says, or in the type and the blocks of a checkpoint's weights that took their place. One layer at
+    a time is dequantized, in float32.
 
     Quantizing again rounds once more: what an adapter has learnt is lost where it is smaller than half a step of the
     weights. In few bits, that may be most of it. Compare the loss before and after, or keep the adapters, which are exact.

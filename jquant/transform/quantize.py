@@ -87,7 +87,8 @@ def quantize(
     Raises:
       TransformError: a function without a site, or `params` without an array; a pattern of the recipe that matches no
         site; a static input without a range, or with one that is not finite, or whose maximum is below its minimum;
-        an unknown derivative.
+        weights that are too large for the type of their scales; an unknown derivative. Weights that are too small for it,
+        NaN or infinite are warnings, with the names of the parameters.
       TransformTypeError: an argument of the wrong type, or a leaf of `params` or of the inputs that is not an array. What
         `apply` raises is not changed, but for a note of what it was called with.
 

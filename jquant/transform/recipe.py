@@ -92,7 +92,8 @@ class Scheme:
       block_size: how many weights of an output channel share a scale, along the dimensions that a product sums over. None:
         all of them, or 32 in MX formats. INT2 needs one, a power of two from 16 on; that of other types of 4 bits is a
         multiple of 4. It need not divide the number of weights: the last block may be shorter.
-      scale_type: ``"FLOAT32"``, ``"FLOAT16"`` or ``"BFLOAT16"``: the type of the scales, for integers and 8-bit floats.
+      scale_type: ``"FLOAT32"``, ``"FLOAT16"`` or ``"BFLOAT16"``: the type of the scales, for integers and 8-bit floats. A
+        scale below the numbers of the type becomes the smallest, and weights that need one beyond them are an error.
       k_parts: in how many equal parts a mesh may split the dimensions that a product of integers sums over, with the bits of
         one device: a power of two. The sums of blocks are then added in that many runs, whether there is a mesh or not.
       weight_rounding: ``"NEAREST"``, or ``"GPTQ"``: one row of a matrix after the other, where later rows make up for the
@@ -111,8 +112,9 @@ class Scheme:
       rotation: ``"HADAMARD"``: the channels of a product's input are mixed by `hadamard_transform`, so that large ones are
         spread over others, and the rows of its weights likewise.
 
-    The last four are for products. Of them, tables that are looked up have `weight_range` alone, and convolutions none.
-    GPTQ and smoothing need `transform.calibrate`. They are applied in the order smoothing, rotation, range, rounding.
+    Names may have any case. The last four fields are for products. Of them, tables that are looked up have `weight_range`
+    alone, and convolutions none. GPTQ and smoothing need `transform.calibrate`. They are applied in the order smoothing,
+    rotation, range, rounding.
 
     Raises:
       TransformError: an unknown string, arguments that the observer does not take, or fields that do not go together.
