@@ -210,23 +210,23 @@ PREPARATIONS = {  # of weights: values that a scheme takes, and others that it d
     "weight_rounding": (
         ["NEAREST", "GPTQ", ("GPTQ", 0.05), ("GPTQ", 0, False), ["GPTQ", np.float32(0.5), np.bool(True)]],
         [
-            *("gptq", (), [], ["*"], [["GPTQ"]], ("NEAREST", 1), ("GPTQ", -0.1), ("GPTQ", 1.5), ("GPTQ", np.nan)),
+            *("GPTQ4", (), [], ["*"], [["GPTQ"]], ("NEAREST", 1), ("GPTQ", -0.1), ("GPTQ", 1.5), ("GPTQ", np.nan)),
             *(("GPTQ", None), ("GPTQ", "0.1"), ("GPTQ", True), ("GPTQ", 0.1, 1), ("GPTQ", 0.1, True, 3), {"GPTQ": 0.1}),
             *(("AWQ",), "mean_squared_error"),
         ],
     ),
     "weight_range": (
         ["min_max", "mean_squared_error"],
-        ["MIN_MAX", "entropy", ("mean_squared_error",), [], ("min_max", 1), "GPTQ"],
+        ["minmax", "entropy", ("mean_squared_error",), [], ("min_max", 1), "GPTQ"],
     ),
     "smoothing": (
         [None, "AWQ", "SMOOTHQUANT", ("SMOOTHQUANT", 0.8), ["SMOOTHQUANT", 1], ("SMOOTHQUANT", np.float32(0.25)), ("AWQ",)],
         [
-            *("awq", (), [], [["AWQ"]], ("AWQ", 0.5), ("SMOOTHQUANT", -1), ("SMOOTHQUANT", 2), ("SMOOTHQUANT", None)),
+            *("AWQ4", (), [], [["AWQ"]], ("AWQ", 0.5), ("SMOOTHQUANT", -1), ("SMOOTHQUANT", 2), ("SMOOTHQUANT", None)),
             *(("SMOOTHQUANT", 0.5, 0.5), ("SMOOTHQUANT", [0.5]), "GPTQ", ["HADAMARD"]),
         ],
     ),
-    "rotation": ([None, "HADAMARD"], ["hadamard", ("HADAMARD",), [], "AWQ", True]),
+    "rotation": ([None, "HADAMARD"], ["Hadamard transform", ("HADAMARD",), [], "AWQ", True]),
 }
 
 

@@ -9,6 +9,7 @@ import onnx
 from jax import lax
 
 from jquant.errors import ModelError
+from jquant.lowering.bitcast import bitcast
 from jquant.onnx.writing import walk
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.operators import narrow_floats
@@ -99,7 +100,7 @@ def _total_order(x: jax.Array) -> jax.Array:
     if not is_float(x.dtype):
         return x
     signed = np.dtype(f"int{8 * x.dtype.itemsize}")
-    bits = lax.bitcast_convert_type(x, signed)
+    bits = bitcast(x, signed)
     return lax.select(bits < signed.type(0), bits ^ np.iinfo(signed).max, bits)
 
 
