@@ -52,8 +52,9 @@ def context() -> Hashable:
     """The settings of JAX under which programs are traced now: precision, x64, mesh, named axes and the rest.
 
     Equal settings are one object, which is forgotten with `jax.clear_caches`: it is what JAX itself keeps under them.
+    `jax.disable_jit` is none of them: it would unroll the loops of a program that is there.
     """
-    with jax.ensure_compile_time_eval():  # whatever trace this is called in
+    with jax.disable_jit(False), jax.ensure_compile_time_eval():  # whatever trace this is called in
         return _empty.trace().jaxpr
 
 

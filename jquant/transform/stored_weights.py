@@ -110,8 +110,8 @@ def scale_of(width: jax.Array, largest: float, scale_type: str, steps: float | N
     bounded = jnp.where(jnp.isinf(scale), scale, jnp.minimum(scale, np.float32(limits.max)))
     nearest = exact.widen(bounded.astype(dtype))
     clips = nearest * np.float32(steps + 0.5) < scale * np.float32(steps)
-    next_one = nearest + np.float32(limits.smallest_subnormal)  # only subnormal numbers lie that far apart
-    is_too_small = clips & (bounded == scale) & (scale < np.float32(1))
+    next_one = nearest + np.float32(limits.smallest_subnormal)  # of subnormal numbers, the others lie closer together
+    is_too_small = clips & (bounded == scale) & (scale < np.float32(limits.smallest_normal))
     return jnp.where(is_too_small, next_one, bounded).astype(dtype), is_too_small | (bounded != scale) | (scale != ideal)
 
 
