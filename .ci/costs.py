@@ -4,11 +4,14 @@
 
 At the end, the run's totals and its ten dearest files are appended to FILE, under the name in COSTS_STAGE. Seconds are those
 of set-up, test and tear-down, summed over the workers; what a module compiles while it is imported is counted for none.
+
+The run fails if a file compiles more programs than its budget: 100, or what programs.txt allows it.
 """
 
 import collections
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import jax
 import pytest
@@ -16,6 +19,7 @@ import pytest
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 _PROGRAMS, _COMPILING = "costs: programs", "costs: seconds of compiling"
 _DEAREST = 10
+_BUDGET = 100
 
 _compiled: list[float] = []  # the seconds of each program of the test that runs
 
@@ -55,6 +59,8 @@ class Costs:
     def __init__(self, path: str):
         self.path = path
         self.files: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
+        self.budgets = dict(_budgets())
+        self.beyond: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         costs = self.files[report.nodeid.partition("::")[0]]
@@ -63,7 +69,23 @@ class Costs:
             costs["tests"] += 1
             costs.update({name: value for name, value in report.user_properties if name in (_PROGRAMS, _COMPILING)})
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self._append()
+        self.beyond = [f"{name}: {self.files[name][_PROGRAMS]}" for name in self.files if self._is_beyond(name)]
+        if self.beyond and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _is_beyond(self, name: str) -> bool:
+        return self.files[name][_PROGRAMS] > self.budgets.get(name, _BUDGET)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.beyond:
+            terminalreporter.section("files that compile more programs than their budget")
+            terminalreporter.line("make them cheaper, as tests/README.md describes, or give them more in .ci/programs.txt")
+        for line in self.beyond:
+            terminalreporter.line(line)
+
+    def _append(self) -> None:
         total = collections.Counter()
         for costs in self.files.values():
             total.update(costs)
@@ -73,6 +95,13 @@ class Costs:
             file.write(f"{'seconds':>9} {'compiling':>9} {'programs':>8} {'tests':>6}\n")
             file.write(_line(total, f"all {len(self.files)} files"))
             file.writelines(_line(self.files[name], name) for name in dearest)
+
+
+def _budgets() -> Iterator[tuple[str, int]]:
+    for line in Path(__file__).with_name("programs.txt").read_text().splitlines():
+        if not line.startswith("#"):
+            programs, name = line.split()
+            yield name, int(programs)
 
 
 def _line(costs: collections.Counter, name: str) -> str:
