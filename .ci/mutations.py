@@ -32,10 +32,11 @@ HANGS, NO_TESTS = "hangs", 5
 
 
 class Fault(NamedTuple):
-    """A line of `path` in jquant/ that is replaced."""
+    """A line of `path` in jquant/ that is replaced, and the files of `tests` that are tried first."""
 
     what: str
     path: str
+    tests: str
     right: str
     wrong: str
 
@@ -44,144 +45,168 @@ FAULTS = [
     Fault(
         "a product without its seal",
         "arithmetic/exact.py",
+        "arithmetic/test_exact.py test_inside_a_caller.py",
         "return seal(elementwise(lax.mul, a, b))",
         "return elementwise(lax.mul, a, b)",
     ),
     Fault(
         "ties away from zero",
         "arithmetic/rounding.py",
+        "operators/test_quantize_linear.py",
         "return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)",
         "return lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO)",
     ),
     Fault(
         "a quotient by the reciprocal",
         "arithmetic/exact.py",
+        "arithmetic/test_exact.py",
         "lax.div(numerator, _not_constant(divisor))",
         "lax.mul(numerator, lax.div(lax.full_like(divisor, 1), _not_constant(divisor)))",
     ),
     Fault(
         "scales multiplied one after the other in the epilogue",
         "kernels/epilogue.py",
+        "operators/test_matmul_integer_to_float.py",
         "exact.product(product.astype(jnp.float32), exact.product(self.a_scale, self.b_scale))",
         "exact.product(exact.product(product.astype(jnp.float32), self.a_scale), self.b_scale)",
     ),
     Fault(
         "CLIP_GRAD passes the gradient on at Min",
         "formulas/clip.py",
+        "operators/test_clip_gradient1.py operators/test_clip_gradient.py operators/test_clip.py",
         "return ~((x <= min) | (x >= max))",
         "return ~((x < min) | (x >= max))",
     ),
     Fault(
         "the maximum of a softmax without its mask",
         "formulas/softmax.py",
+        "test_kv_cache_rows.py test_kv_cache.py",
         "highest = jnp.where(where, x, -jnp.inf).max(-1, keepdims=True)",
         "highest = x.max(-1, keepdims=True)",
     ),
     Fault(
         "a window of the cache that is longer by one",
         "kv_cache/attend.py",
+        "test_kv_cache.py test_kv_cache_rows.py",
         "seen &= others > own - within(",
         "seen &= others >= own - within(",
     ),
     Fault(
         "a row of zeros in the cache with the scale 1",
         "kv_cache/rows.py",
+        "test_kv_cache_rows.py test_kv_cache.py",
         "symmetric.quantized(x, (x.ndim - 1,), dtype, scale_of_zeros=0)",
         "symmetric.quantized(x, (x.ndim - 1,), dtype, scale_of_zeros=1)",
     ),
     Fault(
         "a wrong word in a message",
         "arguments/ranges.py",
+        "operators/test_quantize.py operators/test_dequantize.py",
         "without axis it must have 1 element",
         "with axis it must have 1 element",
     ),
     Fault(
         "a bitcast of floats that XLA may move",
         "lowering/bitcast.py",
+        "test_constants.py arithmetic/test_narrow_floats.py",
         "return lax.bitcast_convert_type(_unmoved_float(x), dtype)",
         "return lax.bitcast_convert_type(x, dtype)",
     ),
     Fault(
         "GPTQ's permutation inverted",
         "transform/gptq.py",
+        "transform/test_gptq.py",
         "return results[jnp.argsort(order)], succeeded",
         "return results[order], succeeded",
     ),
     Fault(
         "the straight-through derivative 0 at its lower bound",
         "operators/quantize_and_dequantize.py",
+        "operators/test_quantize_and_dequantize.py conformance/test_tensorflow_straight_through.py",
         "jnp.where((x >= low) & (x <= high), surrogate, x)",
         "jnp.where((x > low) & (x <= high), surrogate, x)",
     ),
     Fault(
         "symmetric scales of the whole range where it is narrow",
         "formulas/scale_and_zero_point.py",
+        "operators/test_scale_and_zero_point.py",
         "smallest, largest = int(limits.min) + narrow_range, int(limits.max)",
         "smallest, largest = int(limits.min), int(limits.max)",
     ),
     Fault(
         "the form for one device in a partitioned program",
         "lowering/partitioned.py",
+        "test_meshes.py",
         "otherwise if is_explicit(context) or is_partitioned(context) else unpartitioned",
         "otherwise if is_explicit(context) else unpartitioned",
     ),
     Fault(
         "127 for 128 in the column sums of unsigned weights",
         "kernels/zero_point.py",
+        "operators/test_pack_matrix.py operators/test_matmul_integer.py",
         "column_sums = column_sums - 128 * k",
         "column_sums = column_sums - 127 * k",
     ),
     Fault(
         "integers that every reader computes again",
         "lowering/materialize.py",
+        "compiled/test_repetition.py",
         "return by_platform.elementwise(by_platform.unchanged, x, cpu=_shared_on_cpu, one_cpu=_shared_in_one_dimension)",
         "return x",
     ),
     Fault(
         "`fmod` for `mod`",
         "onnx/converters/elementwise.py",
+        "importer/test_elementwise.py",
         "return xp.mod(a, b)",
         "return xp.fmod(a, b)",
     ),
     Fault(
         "padding with 0 in place of the zero point",
         "kernels/convolution/matmul.py",
+        "operators/test_convolution_integer.py",
         "np.int8(0) if input_zero_point is None else input_zero_point.astype(jnp.int8).reshape(())",
         "np.int8(0)",
     ),
     Fault(
         "elements beyond K in a TPU kernel's last block",
         "kernels/pallas/tpu.py",
+        "kernels/test_mosaic_tpu.py",
         "inside = lax.broadcasted_iota(jnp.int32, a.shape, 1) < size",
         "inside = lax.broadcasted_iota(jnp.int32, a.shape, 1) <= size",
     ),
     Fault(
         "weights that are the same whatever their constants are",
         "transform/weight_graph.py",
+        "transform/test_sizes_in_weights.py",
         'return f"c{_digest(value)}"',
         'return "c"',
     ),
     Fault(
         "the order of dimensions dropped from a reshape in ONNX",
         "onnx/writing/primitives/shapes.py",
+        "exporter/test_parameters_of_primitives.py",
         'x = transpose(builder, x, equation.params["dimensions"])',
         "pass",
     ),
     Fault(
         "a moving average that moves away",
         "calibration/min_max.py",
+        "calibration/test_min_max.py",
         "step = exact.product(exact.difference(new, old), jnp.float32(averaging_constant))",
         "step = exact.product(exact.difference(old, new), jnp.float32(averaging_constant))",
     ),
     Fault(
         "GPTQ files' zero points without the 1 that is added",
         "checkpoints/packed_uint32.py",
+        "checkpoints/test_gptq.py",
         "return words.view(np.uint32) + np.uint32((2**32 - 1) // (2**bits - 1))",
         "return words.view(np.uint32)",
     ),
     Fault(
         "mixed precision that pays twice for what sites share",
         "transform/frontier.py",
+        "transform/test_mixed_precision.py",
         "price = sum(sizes[need] for need in choice.needs - stored)",
         "price = sum(sizes[need] for need in choice.needs)",
     ),
@@ -245,7 +270,8 @@ def try_fault(results: Results, fault: Fault, enough: int, selection: str, argum
     known = results.outcomes.get(selection, {}).get(fault.what, {})
     noticed = [file for file, outcome in known.items() if outcome != "passes"]
     seconds = results.meets.get(fault.what, {})
-    files = sorted(seconds.keys() - known.keys(), key=seconds.__getitem__)
+    first = [f"tests/{file}" for file in fault.tests.split()]
+    files = [file for file in [*first, *sorted(seconds.keys() - {*first}, key=seconds.__getitem__)] if file not in known]
     with clone(fault) as folder:
         for file in files if len(noticed) < enough else ():
             outcome = outcome_of(folder, file, arguments)

@@ -22,10 +22,10 @@ _COUNTED = "counted: "
 _MOST_MAPPINGS = 30_000  # Linux ends a process that has 65,530, and XLA:CPU makes nine for each program that it compiles
 # One in so many cases: no whole numbers, with which a sample could meet one value of an inner parameter alone.
 _SUITE_SPREAD, _GATE_SPREAD = 17.944, 6.854
-_SPREAD_IN = (  # folders and modules in which most cases compile programs of their own
-    *("arithmetic", "calibration", "calls", "compiled", "conformance", "exporter", "importer", "kernels"),
-    *("operators", "transform", "test_constants.py", "test_debugging.py", "test_inside_a_caller.py", "test_kv_cache.py"),
-    *("test_meshes.py", "test_placement.py", "test_transformations.py"),
+_SPREAD_IN = (  # folders and modules in which most cases compile or trace programs of their own
+    *("arguments", "arithmetic", "calibration", "calls", "compiled", "conformance", "exporter", "importer", "kernels"),
+    *("models", "operators", "transform", "test_constants.py", "test_debugging.py", "test_inside_a_caller.py"),
+    *("test_kv_cache.py", "test_meshes.py", "test_placement.py", "test_transformations.py"),
 )
 _tests_run = 0
 
@@ -60,13 +60,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def spread_cases(items: list[pytest.Item]) -> None:
     """Marks the cases of a function that are not in its spread for the suite: `gate` a second spread, `full` the others.
 
-    Its first case is in the spread, so that everybody's suite has each function. Cases marked `suite` are in it, too.
+    Its first case is in the spread, so that everybody's suite has each function; of a function for the gate, the gate has it.
+    Cases that have marks of their own were chosen by the test.
     """
     suite, gate = ({int(number * spread) for number in range(len(items))} for spread in (_SUITE_SPREAD, _GATE_SPREAD))
     cases = collections.Counter()
     paths = {Path(__file__).parent / name for name in _SPREAD_IN}
     for item in items:
-        if paths.isdisjoint([item.path, *item.path.parents]) or any(map(item.get_closest_marker, ("suite", "gate", "full"))):
+        is_chosen = {"suite", "gate", "full"} & {mark.name for mark in getattr(getattr(item, "callspec", None), "marks", ())}
+        if is_chosen or paths.isdisjoint([item.path, *item.path.parents]):
             continue
         function = item.nodeid.partition("[")[0]
         case = cases[function]

@@ -1,7 +1,9 @@
 """The module `tensorflow` with oneDNN off, and helpers of the tests that compare with its raw operators."""
 
+import importlib.util
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +11,18 @@ import pytest
 # oneDNN's kernels compute other results. TensorFlow reads the variable when it is imported.
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-tensorflow = pytest.importorskip("tensorflow", reason="TensorFlow is not installed (extra: oracle)")
+if importlib.util.find_spec("tensorflow") is None:
+    pytest.skip("TensorFlow is not installed (extra: oracle)", allow_module_level=True)
+
+
+class _TensorFlow:
+    """The module, imported where a test first uses it and not in every process that collects tests: it takes seconds."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module("tensorflow"), name)
+
+
+tensorflow = _TensorFlow()
 
 TYPES = {"qint8": np.int8, "quint8": np.uint8, "qint16": np.int16, "quint16": np.uint16, "qint32": np.int32}
 RANGES = [

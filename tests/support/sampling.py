@@ -12,7 +12,7 @@ def one_in(
     *,
     first: int = 0,
     others: str = "gate",
-    gate: int = 1,
+    gate: int = 3,
     **options,
 ):
     """Parametrizes a test over one in `count` values; the other values have the mark `others`.

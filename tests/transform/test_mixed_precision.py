@@ -24,12 +24,18 @@ from jquant.transform.trials import Trials
 INT4, INT8 = Scheme(weight_type="INT4"), Scheme()
 FLOAT_INPUT = Scheme(activations="FLOAT")
 STATIC, STATIC_INT4 = Scheme(activations="STATIC"), Scheme(weight_type="INT4", activations="STATIC")
-KEYS = jax.random.split(jax.random.key(0), 8)
+
+
+def normal(number, shape, scale=1.0):
+    """Normal numbers from NumPy, which compiles nothing."""
+    return jnp.asarray(np.random.default_rng(number).normal(scale=scale, size=shape).astype(np.float32))
+
+
 PARAMS = {
-    f"w{n}": jax.random.normal(KEYS[n], shape) * scale
+    f"w{n}": normal(n, shape, scale)
     for n, (shape, scale) in enumerate([((8, 24), 1), ((24, 16), 0.1), ((16, 40), 3), ((40, 8), 1)])
 }
-BATCHES = [jax.random.normal(KEYS[4], (6, 8)), jax.random.normal(KEYS[5], (3, 8))]
+BATCHES = [normal(4, (6, 8)), normal(5, (3, 8))]
 
 
 def apply(params, x):
@@ -244,7 +250,7 @@ def tied(params, tokens):
     return x @ params["table"].T
 
 
-TIED = {"table": jax.random.normal(KEYS[6], (32, 16)), "layers": jax.random.normal(KEYS[7], (3, 16, 16))}
+TIED = {"table": normal(6, (32, 16)), "layers": normal(7, (3, 16, 16))}
 TOKENS = [np.arange(12, dtype=np.int32).reshape(2, 6)]
 
 
@@ -288,7 +294,7 @@ def test_shared_static_input():
     def function(params, x):
         return x @ params["q"], x @ params["k"]
 
-    params = {name: jax.random.normal(key, (16, 16)) for name, key in zip("qk", KEYS, strict=False)}
+    params = {name: normal(number, (16, 16)) for number, name in enumerate("qk")}
     tried = trials(function, params, [BATCHES[0].repeat(2, axis=1)], [STATIC, STATIC_INT4])
     float_bytes, range_bytes, stored = 16 * 16 * 4, 4 + 1, tried.stored
     alone = {numbers: stored.bytes(numbers) - float_bytes for numbers in ((1, 0), (2, 0), (0, 1), (0, 2))}
@@ -305,8 +311,8 @@ def convolutional(params, x):
 @pytest.mark.gate
 def test_convolution():
     """It takes INT8 and not INT4, and stays float without INT8."""
-    params = {"filter": jax.random.normal(KEYS[0], (3, 3, 4, 32)), "head": jax.random.normal(KEYS[1], (32, 16))}
-    x = jax.random.normal(KEYS[2], (2, 6, 6, 4))
+    params = {"filter": normal(0, (3, 3, 4, 32)), "head": normal(1, (32, 16))}
+    x = normal(2, (2, 6, 6, 4))
     result = search(convolutional, params, [x], (INT4, INT8), max_bytes=1152 + 128 + 512)
     filter, head = result.sites
     assert (filter.snr[0], filter.choice, head.choice) == (None, INT8, INT4)

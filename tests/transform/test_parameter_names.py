@@ -22,7 +22,7 @@ class Attention(NamedTuple):
     value: Any
 
 
-ARRAY = jnp.ones(2)
+ARRAY = np.ones(2, np.float32)
 NAMES = [
     ({"layers": [{"kernel": ARRAY}, {"kernel": ARRAY}]}, ["layers/0/kernel", "layers/1/kernel"]),
     ({"kernel": Box(ARRAY), "bias": Box(ARRAY)}, ["bias", "kernel"]),
