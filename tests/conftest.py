@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def spread_cases(items: list[pytest.Item]) -> None:
     """Marks the cases of a function that are not in its spread for the suite: `gate` a second spread, `full` the others.
 
-    Its first case is in the spread, so that everybody's suite has each function; of a function for the gate, the gate has it.
+    Its first case is in the spread, so that everybody has each function; of functions for the gate, the gate has it.
     Cases that have marks of their own were chosen by the test.
     """
     suite, gate = ({int(number * spread) for number in range(len(items))} for spread in (_SUITE_SPREAD, _GATE_SPREAD))

@@ -101,6 +101,7 @@ class StraightThrough:
         x = values(5, 6, 7) if axis is None else np.moveaxis(values(5, 6, 7), 0, axis)
         low, high = bounds(axis)
         sizes = [1 if axis is None or dimension != axis else 5 for dimension in range(3)]
+        x[..., -2], x[..., -1] = (np.broadcast_to(bound.reshape(sizes), x.shape)[..., 0] for bound in (low, high))
         regions = region(self.operator, x, low.reshape(sizes), high.reshape(sizes))
         rng = np.random.default_rng(2)
         tangents = [rng.integers(-9, 10, operand.shape).astype(np.float32) for operand in (x, low, high)]
