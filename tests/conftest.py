@@ -22,6 +22,7 @@ _COUNTED = "counted: "
 _MOST_MAPPINGS = 30_000  # Linux ends a process that has 65,530, and XLA:CPU makes nine for each program that it compiles
 # One in so many cases: no whole numbers, with which a sample could meet one value of an inner parameter alone.
 _SUITE_SPREAD, _GATE_SPREAD = 17.944, 6.854
+_SUITE_FUNCTIONS = 2.618  # one in so many functions of these files runs in the suite
 _SPREAD_IN = (  # folders and modules in which most cases compile or trace programs of their own
     *("arguments", "arithmetic", "calibration", "calls", "compiled", "conformance", "exporter", "importer", "kernels"),
     *("models", "operators", "transform", "test_constants.py", "test_debugging.py", "test_inside_a_caller.py"),
@@ -60,20 +61,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def spread_cases(items: list[pytest.Item]) -> None:
     """Marks the cases of a function that are not in its spread for the suite: `gate` a second spread, `full` the others.
 
-    Its first case is in the spread, so that everybody has each function; of functions for the gate, the gate has it.
-    Cases that have marks of their own were chosen by the test.
+    Its first case is in the spread, so that the gate has each function. The suite has a spread of the functions, in which is
+    the first one of each file. Cases that have marks of their own were chosen by the test.
     """
-    suite, gate = ({int(number * spread) for number in range(len(items))} for spread in (_SUITE_SPREAD, _GATE_SPREAD))
-    cases = collections.Counter()
+    spreads = _SUITE_SPREAD, _GATE_SPREAD, _SUITE_FUNCTIONS
+    suite, gate, of_functions = ({int(number * spread) for number in range(len(items))} for spread in spreads)
+    cases, functions = collections.Counter(), collections.defaultdict(dict)
     paths = {Path(__file__).parent / name for name in _SPREAD_IN}
     for item in items:
         is_chosen = {"suite", "gate", "full"} & {mark.name for mark in getattr(getattr(item, "callspec", None), "marks", ())}
         if is_chosen or paths.isdisjoint([item.path, *item.path.parents]):
             continue
         function = item.nodeid.partition("[")[0]
+        number = functions[item.path].setdefault(function, len(functions[item.path]))
         case = cases[function]
-        if case not in suite:
-            item.add_marker(pytest.mark.gate if case in gate else pytest.mark.full)
+        if case not in suite | gate:
+            item.add_marker(pytest.mark.full)
+        elif case not in suite or number not in of_functions:
+            item.add_marker(pytest.mark.gate)
         cases[function] += 1
 
 
