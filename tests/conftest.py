@@ -77,7 +77,7 @@ def spread_cases(items: list[pytest.Item]) -> None:
         case = cases[function]
         if case not in suite | gate:
             item.add_marker(pytest.mark.full)
-        elif case not in suite or number not in of_functions:
+        elif case not in suite or not (number in of_functions or item.get_closest_marker("suite")):
             item.add_marker(pytest.mark.gate)
         cases[function] += 1
 

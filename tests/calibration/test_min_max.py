@@ -49,6 +49,7 @@ def test_zeros_have_an_order():
         assert_bits(observe(observer, [np.float32([value]) for value in values]), state)
 
 
+@pytest.mark.suite
 def test_moving_average():
     constant, x = np.float32(0.1), with_special_values(activations())
     x[1] = np.nan  # ignored

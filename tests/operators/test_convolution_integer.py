@@ -70,6 +70,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.suite
 @pytest.mark.parametrize("name", ["3x2, all options", "groups", "depthwise"])
 def test_layouts(name):
     """The same arrays with dimensions in other orders, as strings and as `lax.ConvDimensionNumbers`."""

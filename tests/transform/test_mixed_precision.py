@@ -193,6 +193,7 @@ def test_no_assignment_is_better(count):
     assert_declined(lambda: search(candidates=candidates, max_bytes=sizes[0] - 1), smallest)
 
 
+@pytest.mark.suite
 def test_frontier(count):
     """By brute force, with arrays that several sites need: each of the best assignments, and no other."""
     random = np.random.default_rng(0)
