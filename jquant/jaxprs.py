@@ -58,6 +58,12 @@ def context() -> Hashable:
         return _empty.trace().jaxpr
 
 
+def input_types(inputs: Any) -> Hashable:
+    """What a program is traced for: the tree of the inputs, and their types."""
+    leaves, structure = jax.tree.flatten(inputs)
+    return structure, tuple(map(jax.typeof, leaves))
+
+
 def without_unused_inputs(program: Program) -> tuple[Program, list[bool]]:
     """The program with only the inputs that it reads, and which inputs those are."""
     jaxpr, constants = program

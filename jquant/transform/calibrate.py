@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jquant import jaxprs
 from jquant.arguments.statics import boolean
 from jquant.calibration import Range
 from jquant.calibration.coarse import warnings_about
@@ -98,7 +99,7 @@ def calibrate(
     updates: dict[Any, Any] = {}
     first, state = None, {}
     for number, inputs in enumerate(each_batch):
-        types = traced.input_types(inputs)
+        types = jaxprs.input_types(inputs)
         if types not in updates:
             plan = traced.analyze(function, parameters, inputs, number).plan
             traced.require_sites(function, plan)

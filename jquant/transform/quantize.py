@@ -304,4 +304,4 @@ def _dtypes(inputs: tuple[Any, ...]) -> str:
 
 def _types(resources: rewrite.Resources, inputs: tuple[Any, ...]) -> Hashable:
     """What a program is traced for: static inputs have scales of the same types in all calls."""
-    return traced.input_types((resources.stored, resources.adapters, inputs))
+    return jaxprs.input_types((resources.stored, resources.adapters, inputs))
