@@ -86,7 +86,7 @@ class Model:
         self.is_fixed, self.widened = is_fixed, {}
         self.needed: dict[str, int] = {}
         self.names = Names()
-        self.node_names = Names()  # those of nodes of files
+        self.node_names = Names()  # nodes of files have names of their own
         self.initializers: dict[str, np.ndarray] = {}
         self.sizes: dict[str, tuple[str, int]] = {}  # by the name of an open size: an input, and which dimension it is
         self.unsupported: dict[str, None] = {}  # in order, without repetition
@@ -171,7 +171,8 @@ class Builder:
             inputs.pop()
         present = {name: value for name, value in attributes.items() if value is not None}
         names = list(map(self.name, results))
-        self.nodes.append(onnx.helper.make_node(operator, inputs, names, domain=domain, name=names[0], **present))
+        name = self.model.node_names.reserve(names[0])
+        self.nodes.append(onnx.helper.make_node(operator, inputs, names, domain=domain, name=name, **present))
         return results if several else results[0]
 
     def result(self, type: Any, label: str) -> Value:
