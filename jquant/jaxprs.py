@@ -1,6 +1,7 @@
 """Access to jaxprs: all that depends on how a version of JAX represents programs is here."""
 
 import functools
+import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -56,6 +57,12 @@ def context() -> Hashable:
     """
     with jax.disable_jit(False), jax.ensure_compile_time_eval():  # whatever trace this is called in
         return _empty.trace().jaxpr
+
+
+def input_types(inputs: Any) -> Hashable:
+    """What a program is traced for: the tree of the inputs, and their types."""
+    leaves, structure = jax.tree.flatten(inputs)
+    return structure, tuple(map(jax.typeof, leaves))
 
 
 def without_unused_inputs(program: Program) -> tuple[Program, list[bool]]:
@@ -205,9 +212,14 @@ def called(equation: Equation) -> Program | None:
 
 def programs(equation: Equation) -> Iterator[Jaxpr]:
     """All programs in the parameters of an equation."""
+    return (program.jaxpr for program in closed_programs(equation))
+
+
+def closed_programs(equation: Equation) -> Iterator[Program]:
+    """The same, with their constants."""
     for leaf in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program):
         if _is_program(leaf):
-            yield closed(leaf).jaxpr
+            yield closed(leaf)
 
 
 def _is_program(leaf: Any) -> bool:
@@ -216,3 +228,17 @@ def _is_program(leaf: Any) -> bool:
 
 def name_stack(equation: Equation) -> str:
     return str(equation.source_info.name_stack)
+
+
+_LIBRARIES = tuple(os.path.join(os.path.dirname(file), "") for file in (jax.__file__, __file__))
+
+
+def source(equation: Equation) -> str:
+    """The function and the line of the caller's code that an equation is from; "" inside of what JAX or jquant jits."""
+    traceback = equation.source_info.traceback
+    for frame in () if traceback is None else traceback.frames:
+        if frame.file_name == __file__:  # who traces the program
+            return ""
+        if not frame.file_name.startswith(_LIBRARIES):
+            return f"{frame.function_name}, {frame.file_name}:{frame.line_num}"
+    return ""

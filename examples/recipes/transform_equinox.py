@@ -47,17 +47,19 @@ def main() -> None:
 
     params, rest = eqx.partition(eqx.nn.inference_mode(model), eqx.is_array)
 
-    def apply(params, state, images):
+    def apply(variables, images):
+        params, state = variables
         return batched(eqx.combine(params, rest), state, images)[0]
 
-    quantized_apply, quantized_params = transform.quantize(apply, params, transform.dynamic_int8, state, images)
-    int8_logits = jax.jit(quantized_apply)(quantized_params, state, images)
+    variables = (params, state)
+    quantized_apply, quantized_params = transform.quantize(apply, variables, transform.dynamic_int8, images)
+    int8_logits = jax.jit(quantized_apply)(quantized_params, images)
 
-    print(transform.sites(apply, params, state, images))
-    logits = jax.jit(apply)(params, state, images)
-    assert jax.jit(quantized_apply)(quantized_params, state, images[:1]).shape == (1, 10)
+    print(transform.sites(apply, variables, images))
+    logits = jax.jit(apply)(variables, images)
+    assert jax.jit(quantized_apply)(quantized_params, images[:1]).shape == (1, 10)
     ratio = 10 * jnp.log10(jnp.sum(logits**2) / jnp.sum((int8_logits - logits) ** 2))
-    before, after = (sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (params, quantized_params))
+    before, after = (sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (variables, quantized_params))
     assert ratio > 30
     assert after < 0.4 * before
     print(f"{before:,} bytes of parameters -> {after:,}; {ratio:.0f} dB")

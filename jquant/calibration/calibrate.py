@@ -84,6 +84,8 @@ def calibrate(
             require(len(shapes) > 0, f"{_NAME}: activations(batch) is a {shown(structure)}, which holds no arrays")
             paths, states = [path for path, _ in shapes], [observer.init(shape) for _, shape in shapes]
         states = _updated(observer, activations, structure, states, batch)
+        if progress:  # of what has been computed, not of what JAX has been asked for
+            jax.block_until_ready(states)
     if structure is None:
         raise DescriptorError(f"{_NAME}: batches is empty")
     ranges = []

@@ -39,6 +39,13 @@ def active() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def inactive() -> Iterator[None]:
+    """Calls of operators are what compilers get in what is traced inside."""
+    with _active(False):
+        yield
+
+
 def keeps_nodes() -> bool:
     """Whether the nodes of a model that was read from a file are calls in what is traced, to be written as they were."""
     return _active.value and not _opened.value

@@ -1,7 +1,8 @@
 """A model's graph as plain data, in which every value has a unique name, also in subgraphs."""
 
+import collections
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -97,3 +98,25 @@ class Graph:
         for node in self.nodes:
             for subgraph in node.subgraphs.values():
                 yield from subgraph.scopes()
+
+
+def rewritten(graph: Graph, replacements: Mapping[Node, Node], unread: Set[str] = frozenset()) -> Graph:
+    """`graph` with other nodes in the place of some, and without the values `unread`."""
+    nodes = []
+    for node in graph.nodes:
+        if not unread.isdisjoint(node.outputs):
+            continue
+        bodies = {name: rewritten(body, replacements, unread) for name, body in node.subgraphs.items()}
+        node = replacements.get(node, node)
+        nodes.append(dataclasses.replace(node, attributes={**node.attributes, **bodies}))
+    initializers, constants = (
+        {name: array for name, array in arrays.items() if name not in unread}
+        for arrays in (graph.initializers, graph.constants)
+    )
+    return dataclasses.replace(graph, nodes=tuple(nodes), initializers=initializers, constants=constants)
+
+
+def read_counts(graph: Graph) -> collections.Counter[str]:
+    """How often each value is read or returned."""
+    outputs = (value.name for scope in graph.scopes() for value in scope.outputs)
+    return collections.Counter([*(name for node in graph.walk() for name in node.inputs), *outputs])

@@ -9,7 +9,19 @@ from jax.typing import ArrayLike
 from onnx import inliner
 
 from jquant.errors import ModelError
-from jquant.onnx import arguments, branches, files, functions, fusion, limits, parameter_shapes, registry, tied_embeddings
+from jquant.onnx import (
+    arguments,
+    branches,
+    files,
+    functions,
+    fusion,
+    limits,
+    moving_parts,
+    parameter_shapes,
+    registry,
+    sorted_places,
+    tied_embeddings,
+)
 from jquant.onnx import converters as _converters  # noqa: F401  # importing them fills the table of the registry
 from jquant.onnx.element_types import element_types
 from jquant.onnx.graph import DEFAULT_DOMAIN, Graph
@@ -86,6 +98,8 @@ def load(
             graph, fused = fusion.fused(graph, dtypes) if qdq == "fused" else (graph, {})
             graph = functions.expanded(graph, dtypes)
             graph = tied_embeddings.with_columns(graph, replacements)
+            graph = moving_parts.with_parts(graph, replacements)
+            graph = sorted_places.with_places(graph, replacements)
             if n_bits == "int8" and MATMUL_N_BITS not in replacements:
                 graph = with_int8_rows(graph)
             return Model(graph, constants=fixed, overrides=replacements, name=name, fused=fused)

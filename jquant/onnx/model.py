@@ -1,6 +1,7 @@
 """The model of an ONNX file as a JAX function."""
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from jquant import jaxprs
 from jquant.errors import ModelError
 from jquant.lowering import recording
 from jquant.onnx import arguments, branches, limits, packing, recorded_nodes, statics, summary, unsupported
@@ -17,6 +19,9 @@ from jquant.onnx.registry import Converter
 from jquant.onnx.values import is_narrowed, to_jax
 
 _LARGEST_CONSTANT = 1  # elements of a Constant node that does not become a parameter
+_Memory = weakref.WeakKeyDictionary
+# For each model, and what JAX traces programs under, the types of arguments whose results are known to be small enough.
+_checked: "_Memory[Model, _Memory[Hashable, set[Hashable]]]" = _Memory()  # not in the models, which can be pickled
 
 
 class Model:
@@ -143,7 +148,10 @@ class Model:
             return evaluation.run(self._graph, values)
 
     def _dry_run(self, values: Mapping[str, Any], masks: tuple[jax.Array, ...]) -> None:
-        """Traces the model, unless JAX traces it anyway, to find results that are too large before anything is computed."""
+        """Traces the model, unless JAX traces it anyway, to find results that are too large before anything is computed.
+
+        This takes longer than the call itself, and is done once for arguments of the same types.
+        """
         arrays = {name: value for name, value in values.items() if name not in self._known or value is not self._known[name]}
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((arrays, masks))):
             return
@@ -151,7 +159,11 @@ class Model:
         def run(arrays: Mapping[str, Any], masks: tuple[jax.Array, ...]) -> None:
             self._evaluate(self._evaluation(masks, limits.budget(values)), {**self._known, **arrays})
 
-        jax.eval_shape(run, arrays, masks)
+        checked = _checked.setdefault(self, _Memory()).setdefault(jaxprs.context(), set())
+        types = jaxprs.input_types((arrays, masks))
+        if types not in checked:
+            jax.eval_shape(run, arrays, masks)
+            checked.add(types)
 
     def __str__(self) -> str:
         return summary.table(

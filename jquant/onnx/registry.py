@@ -1,6 +1,7 @@
 """The table of converters: the JAX function for each ONNX operator, by domain, name and version."""
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -157,12 +158,13 @@ def attributes(node: Node, entry: Converter) -> tuple[dict[str, Any], list[str]]
     The schema's defaults are filled in. An unknown attribute that has its default value is not reported.
     """
     defaults = _defaults(node.domain, node.operator, node.version)
-    known = {name: value for name, value in (defaults | dict(node.attributes)).items() if name in entry.attributes}
+    known = {name: value for name, value in {**defaults, **node.attributes}.items() if name in entry.attributes}
     unknown = [name for name in node.attributes if name not in entry.attributes]
     return known, [name for name in unknown if name not in defaults or defaults[name] != node.attributes[name]]
 
 
-def _defaults(domain: str, operator: str, version: int) -> dict[str, Any]:
+@functools.cache
+def _defaults(domain: str, operator: str, version: int) -> Mapping[str, Any]:
     try:
         return schema_defaults(onnx.defs.get_schema(operator, version, domain))
     except onnx.defs.SchemaError:

@@ -4,13 +4,12 @@ Files have one constant for both, which MatMulNBits multiplies by, and whose row
 wants it in another layout: with the look-up as one of columns of the same matrix, it can be packed when the model is loaded.
 """
 
-import collections
 import dataclasses
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection
 
 from jquant.errors import ModelError
 from jquant.onnx import n_bits
-from jquant.onnx.graph import JQUANT, MICROSOFT, Graph, Node
+from jquant.onnx.graph import JQUANT, MICROSOFT, Graph, Node, read_counts, rewritten
 
 COLUMNS = "columns_of_n_bits"  # in jquant's own domain
 _GATHER, _RESHAPE = f"{MICROSOFT}.GatherBlockQuantized", "Reshape"
@@ -52,11 +51,11 @@ def with_columns(graph: Graph, replaced: Collection[str]) -> Graph:
                 )
     if not looked_up:
         return graph
-    reads = _reads(graph)
+    reads = read_counts(graph)
     reads.subtract(node.inputs[0] for node in looked_up)
     unread = {name for name in reshapes if not reads[name]}
     reads.subtract(reshapes[name] for name in unread)
-    return _rewritten(graph, looked_up, unread | {reshapes[name] for name in unread if not reads[reshapes[name]]})
+    return rewritten(graph, looked_up, unread | {reshapes[name] for name in unread if not reads[reshapes[name]]})
 
 
 def _sizes(look_up: Node, product: Node, table: tuple[int, ...]) -> n_bits.Sizes | None:
@@ -76,25 +75,3 @@ def _sizes(look_up: Node, product: Node, table: tuple[int, ...]) -> n_bits.Sizes
 def _parameters(node: Node) -> tuple[str, ...]:
     """The names of the scales and of the zero points, "" for those that are left out: in both operators at these places."""
     return (*node.inputs, "")[2:4]
-
-
-def _reads(graph: Graph) -> collections.Counter[str]:
-    """How often each value is read or returned."""
-    outputs = (value.name for scope in graph.scopes() for value in scope.outputs)
-    return collections.Counter([*(name for node in graph.walk() for name in node.inputs), *outputs])
-
-
-def _rewritten(graph: Graph, replacements: Mapping[Node, Node], unread: Set[str]) -> Graph:
-    """`graph` with other nodes in the place of some, and without the values `unread`."""
-    nodes = []
-    for node in graph.nodes:
-        if not unread.isdisjoint(node.outputs):
-            continue
-        bodies = {name: _rewritten(body, replacements, unread) for name, body in node.subgraphs.items()}
-        node = replacements.get(node, node)
-        nodes.append(dataclasses.replace(node, attributes={**node.attributes, **bodies}))
-    initializers, constants = (
-        {name: array for name, array in arrays.items() if name not in unread}
-        for arrays in (graph.initializers, graph.constants)
-    )
-    return dataclasses.replace(graph, nodes=tuple(nodes), initializers=initializers, constants=constants)

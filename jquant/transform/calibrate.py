@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jquant import jaxprs
 from jquant.arguments.statics import boolean
 from jquant.calibration import Range
+from jquant.calibration.batches import with_progress
 from jquant.calibration.coarse import warnings_about
 from jquant.errors import TransformError
 from jquant.placement import explain_array_errors_as
@@ -51,7 +53,7 @@ def calibrate(
       apply, params, recipe: as for `quantize`.
       batches: an iterable of batches, which is read once. Each batch is a tuple of the inputs of the function, without
         labels; a single input need not be wrapped in a tuple.
-      progress: whether to show a progress bar, which needs tqdm.
+      progress: whether to show a progress bar of the batches, and one of the run of `sequential`, which need tqdm.
       sequential: whether the statistics for GPTQ and smoothing are those of the quantized network: each site is quantized as
         soon as its own are known, before the sites after it are reached. All batches, which must have one shape, then go
         through the function at once, after they were read for the ranges of static inputs. Branches and loops with sites
@@ -98,7 +100,7 @@ def calibrate(
     updates: dict[Any, Any] = {}
     first, state = None, {}
     for number, inputs in enumerate(each_batch):
-        types = traced.input_types(inputs)
+        types = jaxprs.input_types(inputs)
         if types not in updates:
             plan = traced.analyze(function, parameters, inputs, number).plan
             traced.require_sites(function, plan)
@@ -118,6 +120,8 @@ def calibrate(
             kept.append(inputs)
         with as_transform_errors():
             state = updates[types](parameters.leaves, inputs, state)
+            if progress:  # of what has been computed, not of what JAX has been asked for
+                jax.block_until_ready(state)
     if first is None:
         raise TransformError(f"{_NAME}: batches is empty")
     missed = [name for name, each in state.items() if not np.all(np.asarray(each.reached) > 0)]
@@ -132,7 +136,11 @@ def calibrate(
     require_numbers(_NAME, observers)
     ranges = {site.name: _ranges(site, state[site.name]) for site in first.inputs()}
     if sequential:
-        all_sums = sequential_sums(_NAME, first, parameters.leaves, kept, static_inputs(_NAME, first, ranges))
+        static = static_inputs(_NAME, first, ranges)
+        runs = with_progress(_NAME, [kept], "quantizing site by site", "run") if progress else [kept]
+        (all_sums,) = (
+            jax.block_until_ready(sequential_sums(_NAME, first, parameters.leaves, each, static)) for each in runs
+        )
     else:
         all_sums = {name: each.sums for name, each in state.items()}
     sums = {site.name: all_sums[site.name] for site in first.prepared()}

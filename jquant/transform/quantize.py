@@ -17,6 +17,7 @@ from jquant.arguments.statics import boolean
 from jquant.calibration import Range
 from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.jaxprs import Program
+from jquant.lowering import recording
 from jquant.placement import explain_array_errors_as, raise_explained
 from jquant.transform import layers, packing, rewrite, same_sites, site_functions, statistics, traced, weight_formats
 from jquant.transform.checks import as_transform_errors
@@ -282,6 +283,8 @@ class QuantizedFunction:
     def _same_sites(self, plan: Plan, inputs: tuple[Any, ...]) -> Plan:
         """The sites of a program for other inputs, by the names of those that the quantized parameters were made for."""
         fitted, names = same_sites.fitted(self._plan, plan)
+        if names and recording.is_active():
+            fitted, names = self._same_recorded_sites(plan, inputs, names)
         if not names:
             return fitted
         differing, ours = ", ".join(names), f"{self.__name__}: for inputs of these types, apply has different"
@@ -291,6 +294,13 @@ class QuantizedFunction:
             raise TransformError(f"{ours} weights from those that are packed: {differing}. {cause}.")
         cause = self._other_dtypes(inputs) or " Does it branch in Python on a size of its input?"
         raise TransformError(f"{ours} sites from those of the quantized parameters: {differing}.{cause}")
+
+    def _same_recorded_sites(self, plan: Plan, inputs: tuple[Any, ...], names: list[str]) -> tuple[Plan, list[str]]:
+        """The same in a program that records calls, whose weights are formulas: they are compared as compilers get them."""
+        with recording.inactive():
+            compiled = traced.analyze(self._function._replace(name=self.__name__), self._parameters, inputs).plan
+        differ = same_sites.fitted(self._plan, compiled)[1]
+        return (plan, names) if differ else same_sites.fitted(self._plan, plan, weights=False)
 
     def _other_dtypes(self, inputs: tuple[Any, ...]) -> str:
         """A sentence about dtypes other than those of the inputs that were quantized for; "" if there are none."""
@@ -304,4 +314,4 @@ def _dtypes(inputs: tuple[Any, ...]) -> str:
 
 def _types(resources: rewrite.Resources, inputs: tuple[Any, ...]) -> Hashable:
     """What a program is traced for: static inputs have scales of the same types in all calls."""
-    return traced.input_types((resources.stored, resources.adapters, inputs))
+    return jaxprs.input_types((resources.stored, resources.adapters, inputs))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jquant import jaxprs
 from jquant.errors import TransformError
 from jquant.jaxprs import Equation, Literal, Path, Program
+from jquant.lowering import recording
 from jquant.transform.collector import Collector, Inside
 from jquant.transform.eligibility import looks_up
 from jquant.transform.layouts import ACTIVATION_MATMUL, CONVOLUTION, EMBEDDING, MATMUL
@@ -106,6 +107,9 @@ class _Reader:
             return self.read(called, path, levels, inputs)
         if name in ("scan", "while", "cond") or (name == "shard_map" and self._collector.inside is None):
             return getattr(self, f"_{name}")(equation, path, levels, inputs)
+        call = recording.call_of(equation, inputs)
+        if call is not None and all(value.node is not None for value in inputs):  # as where calls are not recorded
+            return self.read(jaxprs.closed(call.formula), path, levels, inputs)
         count = len(equation.outvars)
         if any(True for _ in jaxprs.programs(equation)):
             self._collector.leave_inner_products(equation, f"it is inside {name}, whose body is not transformed")

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
 
+from jquant import jaxprs
 from jquant.errors import TransformError
 from jquant.transform import compute, layers, rewrite, site_functions, statistics, traced
 from jquant.transform.layouts import EMBEDDING
@@ -30,7 +31,7 @@ def sequential_sums(
       batches: the inputs of each batch, all of one shape: they are stacked, and mapped in one program.
       static: the scales and zero points of static inputs.
     """
-    if len({traced.input_types(inputs) for inputs in batches}) > 1:
+    if len({jaxprs.input_types(inputs) for inputs in batches}) > 1:
         raise TransformError(f"{name}: sequential=True needs batches of one shape, which go through the function at once")
     stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *batches)
     weights = {site: {WEIGHTS: value} for site, value in traced.weights_by_site(plan, list(leaves)).items()}

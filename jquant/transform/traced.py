@@ -1,6 +1,6 @@
 """A function with its sites: the first step of every transformation."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -67,12 +67,6 @@ def _call(function: Function, inputs: tuple[Any, ...], batch: int | None) -> str
         return f"{call}. These are the inputs alone, without labels; bind static arguments with functools.partial."
     wanted = "A batch has the shapes that apply takes, with the batch dimension, and no labels"
     return f"{call}, for batch {batch}. {wanted}; several inputs are a tuple, not a list."
-
-
-def input_types(inputs: tuple[Any, ...]) -> Hashable:
-    """What a program is traced for: the tree of the inputs, and their types."""
-    leaves, structure = jax.tree.flatten(inputs)
-    return structure, tuple(map(jax.typeof, leaves))
 
 
 def require_arrays(name: str, inputs: tuple[Any, ...], *, allow_types: bool = False) -> None:

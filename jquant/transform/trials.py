@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jquant import jaxprs
 from jquant.calibration.batches import with_progress
 from jquant.errors import TransformError
 from jquant.transform import choices, noise, packing, reader, same_sites, statistics, traced
@@ -60,7 +61,7 @@ class Trials:
         self._plans = self._read(batches[0], 0)
         self.choices = choices.united(self._plans)
         traced.require_sites(next(iter(self._functions.values())), self.choices.plan)
-        self._programs = {traced.input_types(batches[0]): _program(self.choices)}
+        self._programs = {jaxprs.input_types(batches[0]): _program(self.choices)}
         self.calibrations = {
             candidate: calibrate(apply, params, batches, self._functions[candidate].recipe, progress=progress)
             for candidate, plan in self._plans.items()
@@ -118,7 +119,7 @@ class Trials:
 
     def _program(self, inputs: tuple[Any, ...], batch: int | None) -> Callable[..., list[Any]]:
         """The program for inputs of these types."""
-        types = traced.input_types(inputs)
+        types = jaxprs.input_types(inputs)
         if types not in self._programs:
             plans = self._read(inputs, batch)
             for candidate, plan in plans.items():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -180,3 +181,21 @@ def test_decibels():
     assert decibels_of(signal[:2], np.zeros(2, np.float32)) == -np.inf
     assert decibels_of(signal[:1], signal[:2]) == -np.inf
     assert decibels_of(np.zeros(0, np.float32), np.zeros(0, np.float32)) == np.inf
+
+
+def test_progress(model, capsys, monkeypatch):
+    """A bar of the five steps, and one of the nodes; none where nobody asks."""
+    pytest.importorskip("tqdm", reason="tqdm is not installed (extra: examples)")
+    result = compare.exported(function, PARAMS, [X], model, node_by_node=True)
+    assert capsys.readouterr().err == ""
+    shown = compare.exported(function, PARAMS, [X], model, node_by_node=True, progress=True)
+    assert str(shown) == str(result)
+    bars = capsys.readouterr().err
+    assert "comparing: 100%" in bars
+    assert "5/5" in bars
+    assert f"{len(model.graph.node)}/{len(model.graph.node)}" in bars
+    with pytest.raises(ModelError, match="progress is 'yes'; it must be True or False"):
+        compare.exported(function, PARAMS, [X], model, progress="yes")
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    with pytest.raises(ImportError, match=r"compare.exported: progress=True needs tqdm: pip install tqdm"):
+        compare.exported(function, PARAMS, [X], model, progress=True)

@@ -260,8 +260,7 @@ def test_scalars_and_empty_arrays(shape):
     ("function", "message"),
     [
         (lambda x: lax.real(lax.complex(x, x)), "complex64 is not supported"),
-        (lambda x: jnp.nextafter(x, x), "nextafter: is not supported"),
-        (lambda x: lax.clz(x.astype(jnp.int32)), "clz: is not supported"),
+        (lambda x: jnp.nextafter(x, x), r"nextafter \(.*\): is not supported: ONNX has no node"),
         (lambda x: lax.reduce_precision(x, 4, 3), "4 bits for exponents"),
         (lambda x: (x.astype(jnp.float8_e3m4) * 2).astype(jnp.float32), "float8_e3m4 is not supported"),
     ],

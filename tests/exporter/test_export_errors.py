@@ -143,9 +143,14 @@ def test_functions(case):
         export(function, X)
     head, *lines = str(error.value).splitlines()
     assert head == "export: the function is not supported:"
-    found = dict(line.strip().split(": ", 1) for line in lines)
+    found = {_without_source(name): reason for name, reason in (line.strip().split(": ", 1) for line in lines)}
     for primitive, reason in expected.items():
         assert reason in found[primitive]
+
+
+def _without_source(name: str) -> str:
+    """A primitive and its place, without the function and the line."""
+    return re.sub(r"( \(|; )[^(;]+, [^;]+:\d+\)$", lambda found: ")" * (found[1] == "; "), name)
 
 
 def test_everything_at_once():
@@ -166,7 +171,7 @@ def test_everything_at_once():
     for unroll in (True, False):
         with pytest.raises(ModelError) as error:
             export(function, X, unroll=unroll)
-        names = [line.split(": ")[0].strip() for line in str(error.value).splitlines()[1:]]
+        names = [_without_source(line.split(": ")[0].strip()) for line in str(error.value).splitlines()[1:]]
         assert len(set(names)) == len(names)
         wanted = {
             "cholesky (in outer/step)",
@@ -182,7 +187,7 @@ def test_float64():
     with jax.enable_x64(True):
         with pytest.raises(ModelError, match="x: float64 is not supported; convert it to float32"):
             export(lambda x: x * 2, X.astype(np.float64))
-        with pytest.raises(ModelError, match="convert_element_type: float64 is not supported"):
+        with pytest.raises(ModelError, match=r"convert_element_type \(.*:\d+\): float64 is not supported"):
             export(lambda x: (x.astype(jnp.float64) * 2).astype(jnp.float32), X)
 
 

@@ -40,6 +40,14 @@ _WITHOUT_MEANING = {
 _NOT_CALLED = {
     "pcast": "inside shard_map alone, which is refused",
     "sharding_constraint": "for several devices",
+    "layout_constraint": "its parameter is where elements are, as in test_all_primitives.py",
+    "xla_metadata_value": "its parameter is a note for XLA",
+    "xla_metadata_call": "its parameters are notes for XLA",
+    "call": "of older versions of JAX",
+    "composite": "the name of a function and the function, as in test_all_primitives.py",
+    "custom_vmap_call": "a function and how it is mapped, as in test_all_primitives.py",
+    "linear_call": "a function and its transpose, as in test_all_primitives.py",
+    "eq_to": "of newer versions of JAX",
     "dim_as_value": "has a symbolic size for its parameter, as in test_open_sizes.py",
     "log2": "of newer versions of JAX",
     "copy_p": "the name of `copy` in other versions of JAX",
@@ -248,7 +256,10 @@ def _elementwise(x, i):
     of_two = (lax.add, lax.atan2, lax.div, lax.max, lax.min, lax.pow, lax.rem, *comparisons)
     of_integers = (lax.bitwise_and, lax.bitwise_or, lax.bitwise_xor, lax.shift_left, lax.shift_right_logical)
     results = [function(x) for function in floats], [function(x, x) for function in of_two]
-    others = [function(i, i) for function in (*of_integers, lax.shift_right_arithmetic)], lax.bitwise_not(i)
+    others = (
+        [function(i, i) for function in (*of_integers, lax.shift_right_arithmetic)],
+        (lax.bitwise_not(i), lax.clz(i), lax.population_count(i)),
+    )
     return results, others, lax.sub(x, x), lax.clamp(x, x, x), lax.select(i > 3, x, -x), _derivative(x), *_found(x, i)
 
 

@@ -48,3 +48,33 @@ def test_output_listed_twice():
     results = model(model.params, {"x": np.float32([-1, 2])})
     assert list(results) == ["y"]
     np.testing.assert_array_equal(results["y"], [0, 2])
+
+
+def test_types_are_checked_once():
+    """A call without `jit` traces the model first, for inputs of types that it has not been given yet."""
+    calls = []
+
+    def relu(x):
+        calls.append(isinstance(x, jax.core.Tracer))
+        return jax.numpy.maximum(x, 0)
+
+    text = '<ir_version: 8, opset_import: ["" : 17]> net (float[n] x) => (float[m, n] y) { s = Shape (x) t = Size (x)' + (
+        "u = Unsqueeze (t, a) v = Concat <axis = 0> (u, s) r = Relu (x) y = Expand (r, v) }"
+    )
+    proto = parser.parse_model(text.replace("{", "<int64[1] a = {0}> {", 1))
+    model = jquant.onnx.load(proto, overrides={"Relu": relu})
+
+    def call(size: int) -> list[bool]:
+        """Whether `relu` was traced, in each of its calls."""
+        calls.clear()
+        result = model(model.params, {"x": np.arange(-1, size - 1, dtype=np.float32)})["y"]
+        np.testing.assert_array_equal(result, [[0, *range(size - 1)]] * size)
+        return list(calls)
+
+    assert [call(3), call(3), call(4), call(3)] == [[True, False], [False], [True, False], [False]]
+    with jax.default_matmul_precision("highest"):
+        assert [call(3), call(3)] == [[True, False], [False]]
+    calls.clear()
+    with pytest.raises(ModelError, match=r"a result would be float32\[50000, 50000\]"):
+        model(model.params, {"x": np.zeros(50_000, np.float32)})
+    assert calls == [True]

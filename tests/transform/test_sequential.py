@@ -229,3 +229,16 @@ def test_conditions_that_differ_between_batches(name):
         lambda: transform.calibrate(BRANCHES[name], PARAMS, batches, scheme, sequential=True),
         "sequential=True is not for a branch or a loop with sites, whose condition differs between batches",
     )
+
+
+def test_progress(capsys, monkeypatch):
+    """A bar of the batches, each of which has been computed when it is counted; and one of the run of all of them."""
+    pytest.importorskip("tqdm", reason="tqdm is not installed (extra: examples)")
+    waited, wait = [], jax.block_until_ready
+    monkeypatch.setattr(jax, "block_until_ready", lambda tree: waited.append(tree) or wait(tree))
+    scheme = recipe(transform.Scheme(**SCHEMES["gptq, static"]))
+    transform.calibrate(layer, LAYERS[0], BATCHES, scheme, progress=True, sequential=True)
+    bars = capsys.readouterr().err
+    assert "calibrating: 100%" in bars
+    assert "quantizing site by site: 100%" in bars
+    assert len(waited) == len(BATCHES) + 1

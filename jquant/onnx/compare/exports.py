@@ -2,14 +2,15 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 import onnx
 
-from jquant.errors import ModelError
+from jquant.calibration.batches import with_progress
+from jquant.errors import ModelError, shown
 from jquant.onnx import files
 from jquant.onnx.compare.measures import decibels_of, deviation_of, is_integer, same_argmax, ulps_of
 from jquant.onnx.compare.node_by_node import Row, nodes, table
@@ -17,6 +18,8 @@ from jquant.onnx.onnxruntime_session import run, session
 from jquant.onnx.values import fitted
 from jquant.onnx.writing import signature
 
+_NAME = "compare.exported"
+_STEPS = 5  # two sessions, the function, and a run of each session
 _HINT = (
     "floats may differ in their last bits, and integers that follow from them; node_by_node=True compares each node alone"
 )
@@ -94,7 +97,13 @@ class Exported:
 
 
 def exported(
-    function: Callable[..., Any], params: Any, inputs: Sequence[Any], model: files.Source, *, node_by_node: bool = False
+    function: Callable[..., Any],
+    params: Any,
+    inputs: Sequence[Any],
+    model: files.Source,
+    *,
+    node_by_node: bool = False,
+    progress: bool = False,
 ) -> Exported:
     """Compares a model that `jquant.onnx.export` wrote with its function, through onnxruntime on the CPU.
 
@@ -110,9 +119,10 @@ def exported(
       inputs: the other arguments of the function, in a list.
       model: what `jquant.onnx.export` returned, or where it has been saved.
       node_by_node: whether to compare each node of the model, too.
+      progress: whether to show a progress bar, and one of the nodes, which need tqdm.
 
     Raises:
-      ImportError: onnxruntime is not installed.
+      ImportError: onnxruntime is not installed, or `progress` is set, but tqdm is not.
       ModelError: arguments that are not those of the model; onnxruntime does not accept the model.
 
     Example:
@@ -125,11 +135,14 @@ def exported(
     """
     if isinstance(inputs, Mapping) or not isinstance(inputs, Sequence):
         raise ModelError(f"inputs is a {type(inputs).__name__}; it must be a list of the arguments after the parameters")
+    if not isinstance(progress, bool):
+        raise ModelError(f"progress is {shown(progress)}; it must be True or False")
+    done = _shown_step() if progress else lambda value: value
     proto, _ = files.read(model)
     arguments = tuple(inputs) if params is None else (params, *inputs)
     feeds = _feeds(function, arguments, proto)
-    levels = {optimized: session(proto.SerializeToString(), optimized=optimized) for optimized in (False, True)}
-    result = function(*arguments)
+    levels = {optimized: done(session(proto.SerializeToString(), optimized=optimized)) for optimized in (False, True)}
+    result = done(jax.block_until_ready(function(*arguments)))
     leaves = signature.of_result(function, result)
     values = [np.asarray(leaf.value) for leaf in signature.in_order(leaves, leaves)]
     names = [value.name for value in proto.graph.output]
@@ -137,13 +150,30 @@ def exported(
         raise ModelError(
             f"the function returns {len(values)} arrays; the model has {len(names)} outputs, {', '.join(names)}"
         )
-    actual = {optimized: run(level, feeds) for optimized, level in levels.items()}
+    actual = {optimized: done(run(level, feeds)) for optimized, level in levels.items()}
     outputs = [
         _output(name, actual[optimized][name], expected, optimized)
         for name, expected in zip(names, values, strict=True)
         for optimized in levels
     ]
-    return Exported(tuple(outputs), tuple(nodes(proto, feeds)) if node_by_node else None)
+    rows = tuple(nodes(proto, feeds, progress=_shown_nodes if progress else None)) if node_by_node else None
+    return Exported(tuple(outputs), rows)
+
+
+def _shown_step() -> Callable[[Any], Any]:
+    """Begins a progress bar of the steps; returns the identity of their results, which goes on to the next one."""
+    steps = iter(with_progress(_NAME, range(_STEPS), "comparing", "step"))
+    next(steps)
+
+    def done(value: Any) -> Any:
+        next(steps, None)
+        return value
+
+    return done
+
+
+def _shown_nodes(numbers: Iterable[Any], count: int) -> Iterable[Any]:
+    return with_progress(_NAME, numbers, "comparing", "node", count)
 
 
 def _feeds(function: Callable[..., Any], arguments: tuple[Any, ...], proto: onnx.ModelProto) -> dict[str, np.ndarray]:

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jquant.errors import ModelError
+from jquant.onnx.graph import JQUANT
+from jquant.onnx.moving_parts import PART
 from jquant.onnx.registry import converter
 from jquant.onnx.values import sizes
 
@@ -72,6 +74,19 @@ def _bound(value):
     if value is None or jax.export.is_symbolic_dim(value):
         return value
     return None if value >= 2**31 - 1 else max(value, -(2**31))
+
+
+@converter(PART, domain=JQUANT, prefers_static=("starts",))
+def part(data, starts, *, lengths, axes, last, xp):
+    """Of known lengths. The starts are between 0 and `last`."""
+    if isinstance(starts, np.ndarray):
+        return _slice(data, starts.tolist(), (starts + lengths).tolist(), axes, None)
+    begin, shape = [jnp.zeros((), starts.dtype)] * data.ndim, list(data.shape)
+    for number, (length, axis) in enumerate(zip(lengths, axes, strict=True)):
+        if not last[number] + length <= data.shape[axis]:
+            raise ModelError(f"starts may be {last[number]}, from where no {length} elements are left of {data.shape[axis]}")
+        begin[axis], shape[axis] = starts[number], length
+    return jax.lax.dynamic_slice(data, begin, shape)
 
 
 @converter("ScatterND", since=11)

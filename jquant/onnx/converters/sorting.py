@@ -4,7 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jquant.onnx.graph import JQUANT
 from jquant.onnx.registry import converter
+from jquant.onnx.sorted_places import PLACES
 from jquant.onnx.values import sizes
 
 
@@ -35,6 +37,14 @@ def top_k(x, k, *, axis, largest=1, sorted=1):
     """The elements are always sorted. Equal elements keep their order."""
     (count,) = sizes(k)
     return _top(x, count, axis, largest)
+
+
+@converter(PLACES, domain=JQUANT, static=("k",))
+def places_in_order(x, k, *, axis):
+    """The places of the least elements, in order. NaN comes last; equal elements keep their order."""
+    (count,) = sizes(k)
+    places = lax.broadcasted_iota(np.int32, x.shape, axis % x.ndim)
+    return lax.slice_in_dim(lax.sort((x, places), dimension=axis % x.ndim, num_keys=1)[1], 0, count, axis=axis)
 
 
 def _top(x, k, axis, largest):

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import hashlib
+import itertools
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
@@ -85,7 +86,7 @@ class Model:
         self.is_fixed, self.widened = is_fixed, {}
         self.needed: dict[str, int] = {}
         self.names = Names()
-        self.node_names = Names()  # those of nodes of files
+        self.node_names = Names()  # nodes of files have names of their own
         self.initializers: dict[str, np.ndarray] = {}
         self.sizes: dict[str, tuple[str, int]] = {}  # by the name of an open size: an input, and which dimension it is
         self.unsupported: dict[str, None] = {}  # in order, without repetition
@@ -126,6 +127,7 @@ class Builder:
         self.nodes: list[onnx.NodeProto] = []
         self._scope: str = around._scope if around else ""  # before names
         self._place: tuple[str, ...] = around._place if around else ()  # in messages
+        self._sources: tuple[Callable[[], str], ...] = around._sources if around else ()  # likewise
         self._made: collections.ChainMap[Hashable, Any] = around._made.new_child() if around else collections.ChainMap()
 
     @property
@@ -169,7 +171,8 @@ class Builder:
             inputs.pop()
         present = {name: value for name, value in attributes.items() if value is not None}
         names = list(map(self.name, results))
-        self.nodes.append(onnx.helper.make_node(operator, inputs, names, domain=domain, name=names[0], **present))
+        name = self.model.node_names.reserve(names[0])
+        self.nodes.append(onnx.helper.make_node(operator, inputs, names, domain=domain, name=name, **present))
         return results if several else results[0]
 
     def result(self, type: Any, label: str) -> Value:
@@ -182,13 +185,25 @@ class Builder:
         """Where in the function the graph is being written, for messages."""
         return f" (in {'/'.join(self._place)})" if self._place else ""
 
+    @property
+    def source(self) -> str:
+        """The same, with the function and the line of the caller's code, where they are known."""
+        parts = [f"in {'/'.join(self._place)}"] if self._place else []
+        known = (found for source in reversed(self._sources) if (found := source()))
+        parts += itertools.islice(known, 1)
+        return f" ({'; '.join(parts)})" if parts else ""
+
     @contextlib.contextmanager
-    def scope(self, name: str, *, is_repeated: bool = False) -> Iterator[None]:
+    def scope(self, name: str, *, source: Callable[[], str] | None = None, is_repeated: bool = False) -> Iterator[None]:
         """Values that are made inside are named after it: the name of a part of the function, or "".
 
         A part that is repeated under other names is the same place in the function.
+
+        Args:
+          source: returns the function and the line of the caller's code, or "" where those of the scope around are known.
         """
-        outer = self._scope, self._place
+        outer = self._scope, self._place, self._sources
+        self._sources = self._sources if source is None else (*self._sources, source)
         if name:
             parts = filter(None, _without_transformations(name).split("/"))
             self._scope = self._scope + "".join(f"{part}." for part in parts)
@@ -196,7 +211,7 @@ class Builder:
         try:
             yield
         finally:
-            self._scope, self._place = outer
+            self._scope, self._place, self._sources = outer
 
     def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """What `make` returns; made once for each key."""

@@ -59,16 +59,40 @@ def computed(
     since = max(since, needed)
     if dtype == data.dtype:
         return builder.node(operator, operands, types, since=since, **attributes)
+    to, back = _conversions(builder, operator, data.dtype, dtype)
+    dtype = np.dtype(np.int32) if (operator, data.dtype) in _IN_INT32 else dtype
     wide = [
-        operand if index < count or operand is None or operand.dtype != data.dtype else cast(builder, operand, dtype)
+        operand if index < count or operand is None or operand.dtype != data.dtype else to(operand)
         for index, operand in enumerate(operands)
     ]
     several = isinstance(types, list | tuple)
     declared = list(types) if several else [types]
     widened = [jax.ShapeDtypeStruct(type.shape, dtype if type.dtype == data.dtype else type.dtype) for type in declared]
     results = builder.node(operator, wide, widened, since=since, **attributes)
-    narrow = [cast(builder, result, type.dtype) for result, type in zip(results, declared, strict=True)]
+    narrow = [
+        back(result) if type.dtype == data.dtype else cast(builder, result, type.dtype)
+        for result, type in zip(results, declared, strict=True)
+    ]
     return narrow if several else narrow[0]
+
+
+_MOVE, _COMPARE = ("Where",), ("TopK", "ReduceMax", "ReduceMin", "ArgMax", "ArgMin")
+_UNSIGNED = np.dtype(np.uint32)
+_IN_INT32 = {(operator, _UNSIGNED) for operator in (*_MOVE, *_COMPARE)}  # int64 would be no type of a loaded model in JAX
+_Conversion = Callable[[Value], Value]
+
+
+def _conversions(builder: Builder, operator: str, narrow: np.dtype, wide: np.dtype) -> tuple[_Conversion, _Conversion]:
+    """How the data of a node is converted, and what it results in. What is compared as int32 keeps its order."""
+    if (operator, narrow) not in _IN_INT32:
+        return lambda x: cast(builder, x, wide), lambda x: cast(builder, x, narrow)
+    if operator in _MOVE:
+        return lambda x: cast(builder, x, np.int32), lambda x: cast(builder, x, narrow)
+
+    def shifted(x: Value, by: str) -> Value:
+        return elementwise(builder, by, x, like(x, 2**31))
+
+    return lambda x: cast(builder, shifted(x, "Sub"), np.int32), lambda x: shifted(cast(builder, x, narrow), "Add")
 
 
 def elementwise(

@@ -1,5 +1,6 @@
 """Writes the equations of a jaxpr as nodes."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,10 +33,10 @@ def write(builder: Builder, program: Program, operands: Sequence[Value]) -> list
         return known(np.asarray(atom.val, type.dtype))
 
     for equation in jaxpr.eqns:
-        with builder.scope(jaxprs.name_stack(equation)):
+        with builder.scope(jaxprs.name_stack(equation), source=functools.partial(jaxprs.source, equation)):
             results = _results(builder, equation, [value(atom) for atom in equation.invars])
         for variable, result in zip(equation.outvars, results, strict=True):
-            expected = variable.aval
+            expected = _array_type(variable.aval)
             assert result.dtype == expected.dtype, equation
             assert [*map(str, result.shape)] == [*map(str, expected.shape)], equation
             values[variable] = result
@@ -68,11 +69,11 @@ def _results(builder: Builder, equation: Any, operands: list[Value]) -> Sequence
             return [known(np.zeros(type.shape, type.dtype)) for type in types]
         rule = PRIMITIVES.get(name)
         if rule is None:
-            raise ModelError("is not supported")
+            raise ModelError(refused.reason(name) or "is not supported")
         results = rule(builder, equation, operands)
     except ModelError as error:
-        builder.model.unsupported[f"{name}{builder.place}: {error}"] = None
-        return [builder.result(variable.aval, name) for variable in equation.outvars]
+        builder.model.unsupported[f"{name}{builder.source}: {error}"] = None
+        return [builder.result(_array_type(variable.aval), name) for variable in equation.outvars]
     return [results] if isinstance(results, Value) else list(results)
 
 
@@ -108,7 +109,12 @@ def _folds(equation: Any) -> bool:
     """Whether the results of an equation with known operands are known as well."""
     if equation.effects or equation.primitive.name in _NOT_FOLDED:
         return False
-    return all(is_static(variable.aval.shape) for variable in equation.outvars)
+    return all(is_static(_array_type(variable.aval).shape) for variable in equation.outvars)
+
+
+def _array_type(aval: Any) -> Any:
+    """The type of an array, or one in place of a token's, which has none."""
+    return aval if hasattr(aval, "dtype") else jax.ShapeDtypeStruct((), np.bool_)
 
 
 def _folded(equation: Any, operands: list[Value]) -> list[Value]:

@@ -88,10 +88,13 @@ def _different(builder: Builder, _: Any, operands: list[Value]) -> Value:
     return elementwise(builder, "Not", elementwise(builder, "Equal", *operands, dtype=np.bool_))
 
 
-@primitive("lt_to", "le_to")
+_IN_TOTAL_ORDER = {"eq_to": lax.eq, "lt_to": lax.lt, "le_to": lax.le}
+
+
+@primitive(*_IN_TOTAL_ORDER)
 def _ordered(builder: Builder, equation: Any, operands: list[Value]) -> Value:
     """In the total order of IEEE 754: -NaN below all numbers, -0 below 0, NaN above all numbers."""
-    compare = lax.lt if equation.primitive.name == "lt_to" else lax.le
+    compare = _IN_TOTAL_ORDER[equation.primitive.name]
     return walk.traced(builder, lambda a, b: compare(_total_order(a), _total_order(b)), *operands)
 
 
@@ -190,7 +193,11 @@ def _finite(builder: Builder, _: Any, operands: list[Value]) -> Value:
     return elementwise(builder, "Less", elementwise(builder, "Abs", x), like(x, np.inf), dtype=np.bool_)
 
 
-@primitive("stop_gradient", "copy", "copy_p", "optimization_barrier", "sharding_constraint", "pcast", "name", "device_put")
+_UNCHANGED = "stop_gradient", "copy", "copy_p", "optimization_barrier", "pcast", "name", "device_put"
+_PLACED = "sharding_constraint", "layout_constraint", "xla_metadata_value"
+
+
+@primitive(*_UNCHANGED, *_PLACED)
 def _unchanged(_: Builder, __: Any, operands: list[Value]) -> list[Value]:
     return operands
 
