@@ -93,7 +93,7 @@ def calibrate(
     with as_transform_errors():
         progress, sequential = boolean(_NAME, "progress", progress), boolean(_NAME, "sequential", sequential)
         each_batch = each_inputs(_NAME, batches, progress)
-    parameters = flattened(_NAME, params)
+    parameters = flattened(_NAME, params, allow_traced=False)
     kept: list[tuple[Any, ...]] = []
     updates: dict[Any, Any] = {}
     first, state = None, {}

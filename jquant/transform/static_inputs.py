@@ -10,7 +10,7 @@ from jquant.operators.scale_and_zero_point import scale_and_zero_point
 from jquant.quantized_tensor import ScaleZeroPoint
 from jquant.transform.parameters import described
 from jquant.transform.plan import Plan, Site
-from jquant.transform.statistics import entry, range_of
+from jquant.transform.statistics import entry, range_of, real_numbers
 
 
 def static_inputs(name: str, plan: Plan, calibration: Mapping[str, Any] | None) -> dict[str, ScaleZeroPoint]:
@@ -29,8 +29,8 @@ def _static_input(name: str, plan: Plan, site: Site, calibration: Mapping[str, A
     where = f"{name}: calibration[{site.name!r}], of the input of that site,"
     range = range_of(entry(where, calibration, site.name))
     try:
-        low, high = (np.asarray(bound, np.float32) for bound in range or ())
-    except (TypeError, ValueError) as error:
+        low, high = map(real_numbers, range or ())
+    except (TypeError, ValueError, OverflowError) as error:
         raise TransformTypeError(f"{where} is {shown(range)}; it must be two numbers, like a calibration.Range") from error
     if low.shape != plan.sizes(site) or high.shape != low.shape:
         raise TransformError(f"{where} has shape {low.shape}; it must be {plan.sizes(site)}, one range per layer")

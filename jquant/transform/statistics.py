@@ -123,6 +123,15 @@ def range_of(observed: Any) -> Any:
     return observed.range if isinstance(observed, InputStatistics) else observed
 
 
+def real_numbers(value: Any) -> np.ndarray:
+    """An entry as float32. Raises an error of NumPy, or a TypeError, for anything but real numbers."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "iuf" and not jnp.issubdtype(array.dtype, jnp.floating):
+        raise TypeError(f"{array.dtype} is no type of real numbers")
+    with np.errstate(over="ignore"):  # infinities are refused
+        return array.astype(np.float32)
+
+
 def of_sites(name: str, plan: Plan, calibration: Mapping[str, Any] | None) -> dict[str, InputStatistics]:
     """The statistics that prepare the weights of each site that stores some, by its name. Errors begin with `name`."""
     sites = [site for site in plan.stored() if site.needs_statistics]
@@ -150,8 +159,8 @@ def _of_site(name: str, plan: Plan, site: Site, calibration: Mapping[str, Any]) 
         if value is None:
             raise TransformError(f"{where} has no {field}. Calibrate with the same recipe")
         try:
-            array = np.asarray(value, np.float32)
-        except (TypeError, ValueError) as error:
+            array = real_numbers(value)
+        except (TypeError, ValueError, OverflowError) as error:
             raise TransformTypeError(f"{where} has {field}={shown(value)}; it must be an array") from error
         if array.shape != type.shape:
             raise TransformError(f"{where} has {field} of shape {array.shape}; it must be {type.shape}")
