@@ -62,7 +62,8 @@ def quantize(
       inputs: the inputs of the function, by position: arrays, or `jax.ShapeDtypeStruct`. They are examples: the
         quantized function takes inputs of other shapes as well, as long as these lead to the same sites, or to some of them,
         with weights of the same values.
-      calibration: what `calibrate` returned. Static inputs need it, and schemes with GPTQ or smoothing.
+      calibration: what `calibrate` returned, for inputs of these sizes or of others. Static inputs need it, and schemes with
+        GPTQ or smoothing.
       load: a function that returns the parameter of a name, such as ``"blocks/up"``, where `params` has types: a model
         whose float form does not fit into memory is quantized one weight after the other.
       donate: whether arrays of JAX among `params` are deleted as soon as they are packed, so that the float and the
@@ -86,7 +87,8 @@ def quantize(
     Raises:
       TransformError: a function without a site, or `params` without an array; a pattern of the recipe that matches no
         site; a static input without a range, or with one that is not finite, or whose maximum is below its minimum;
-        weights that are too large for the type of their scales; an unknown derivative. Weights that are too small for it,
+        weights that are too large for the type of their scales; a calibration for inputs of other sizes, where it is
+        not clear which use of a weight a range belongs to; an unknown derivative. Weights that are too small for it,
         NaN or infinite are warnings, with the names of the parameters.
       TransformTypeError: an argument of the wrong type, or a leaf of `params` or of the inputs that is not an array. What
         `apply` raises is not changed, but for a note of what it was called with.

@@ -8,6 +8,7 @@ import numpy as np
 from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.operators.scale_and_zero_point import scale_and_zero_point
 from jquant.quantized_tensor import ScaleZeroPoint
+from jquant.transform import observed_uses
 from jquant.transform.parameters import described
 from jquant.transform.plan import Plan, Site
 from jquant.transform.statistics import entry, range_of, real_numbers
@@ -22,7 +23,8 @@ def static_inputs(name: str, plan: Plan, calibration: Mapping[str, Any] | None) 
     if sites and calibration is None:
         message = f"the recipe has static inputs, such as that of {sites[0].name}, and these need calibration="
         raise TransformError(f"{name}: {message}: transform.calibrate observes them")
-    return {site.name: _static_input(name, plan, site, calibration or {}) for site in sites}
+    entries = observed_uses.ranges(name, plan, calibration or {})
+    return {site.name: _static_input(name, plan, site, entries) for site in sites}
 
 
 def _static_input(name: str, plan: Plan, site: Site, calibration: Mapping[str, Any]) -> ScaleZeroPoint:

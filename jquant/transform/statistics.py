@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jquant.calibration import Range
 from jquant.errors import TransformError, TransformTypeError, shown
+from jquant.transform import observed_uses
 from jquant.transform.parameters import described
 from jquant.transform.plan import Plan, Site
 from jquant.transform.preparation import Awq, SmoothQuant
@@ -139,7 +140,8 @@ def of_sites(name: str, plan: Plan, calibration: Mapping[str, Any] | None) -> di
         message = f"the weights of some sites, such as {sites[0].name}, are {sites[0].storage.preparation.observing}"
         advice = "pass what transform.calibrate returned for this recipe"
         raise TransformError(f"{name}: {message}, which needs calibration=: {advice}")
-    return {site.name: _of_site(name, plan, site, calibration or {}) for site in sites}
+    entries = observed_uses.statistics(name, plan, calibration or {})
+    return {site.name: _of_site(name, plan, site, entries) for site in sites}
 
 
 def _of_site(name: str, plan: Plan, site: Site, calibration: Mapping[str, Any]) -> InputStatistics:
