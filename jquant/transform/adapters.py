@@ -16,11 +16,11 @@ from jax import lax
 from jquant.arguments.statics import float_data_type, integer, is_sequence, number
 from jquant.arithmetic.straight_through import straight_through
 from jquant.errors import TransformError, TransformTypeError, shown
-from jquant.placement import explain_array_errors_as, raise_explained
+from jquant.placement import explain_array_errors_as
 from jquant.transform import compute, layers, prepared_weights, rewrite
 from jquant.transform.checks import as_transform_errors
 from jquant.transform.layouts import MATMUL, Storage
-from jquant.transform.parameters import described
+from jquant.transform.parameters import described, require_arrays
 from jquant.transform.plan import Plan, Site
 from jquant.transform.quantize import QuantizedFunction
 from jquant.transform.site_functions import straight_through_output, straight_through_product
@@ -149,9 +149,8 @@ def attach(quantized_apply: QuantizedFunction, *, alpha: float | None = None) ->
         _require_adapters(_ATTACH, plan, adapters)
         try:
             return function._called(quantized_params, inputs, {name: dict(pair) for name, pair in adapters.items()})
-        except (RuntimeError, ValueError) as error:
-            arguments = {"adapters": adapters, "quantized_params": quantized_params, "inputs": inputs}
-            raise_explained(_ATTACH, arguments, error, TransformError)
+        except (RuntimeError, ValueError, TypeError) as error:
+            function._explain({"adapters": adapters, "quantized_params": quantized_params, "inputs": inputs}, error)
             raise
 
     return adapted
@@ -204,7 +203,8 @@ def merge(
     plan = _plan(_MERGE, quantized_apply)
     alpha = _checked_alpha(_MERGE, alpha)
     packed, static, floats = quantized_apply._parts(quantized_params)
-    quantized_apply._require_matrices(packed)
+    quantized_apply._types(rewrite.Resources(packed, static), ())  # asserts that all are arrays
+    quantized_apply._require_types(packed, static, floats)
     _require_adapters(_MERGE, plan, adapters)
     users: dict[str, list[str]] = {}
     for site in plan.sites.values():
@@ -279,6 +279,7 @@ def _require_adapters(name: str, plan: Plan, adapters: Any) -> None:
             dtype = getattr(matrix, "dtype", None)
             if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
                 raise TransformTypeError(f"{where}[{factor!r}] is {described(matrix)}; it must be an array of floats")
+            require_arrays(f"{where}[{factor!r}]", matrix)
         *leading, rows, columns = _shape(plan, products[site_name])
         a, b = (tuple(pair[factor].shape) for factor in "ab")
         rank = a[-1] if a else 0

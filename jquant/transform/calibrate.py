@@ -17,6 +17,7 @@ from jquant.placement import explain_array_errors_as
 from jquant.transform import compute, rewrite, same_sites, statistics, traced
 from jquant.transform.checks import as_transform_errors
 from jquant.transform.input_batches import each_inputs
+from jquant.transform.observed_entries import with_readers
 from jquant.transform.observed_numbers import require_numbers, warn_of_zeros
 from jquant.transform.parameters import flattened
 from jquant.transform.plan import Plan, Site
@@ -63,6 +64,8 @@ def calibrate(
     Returns:
       A dict of `jquant.calibration.Range`, float32, keyed by the name of the site. For a site whose weights need more, it
       has `InputStatistics`, with the range as well. All arrays of stacked weights begin with a dimension of the layers.
+      Where a weight has several uses, the entries also hold how their inputs are computed: the function may then use it in
+      another order for the inputs of `quantize`. (`jax.tree.map` makes entries without that, which are taken by name.)
 
     Raises:
       TransformError: a recipe that needs nothing observed, a function without sites, or no batch; statistics that do not
@@ -95,7 +98,7 @@ def calibrate(
     with as_transform_errors():
         progress, sequential = boolean(_NAME, "progress", progress), boolean(_NAME, "sequential", sequential)
         each_batch = each_inputs(_NAME, batches, progress)
-    parameters = flattened(_NAME, params)
+    parameters = flattened(_NAME, params, allow_traced=False)
     kept: list[tuple[Any, ...]] = []
     updates: dict[Any, Any] = {}
     first, state = None, {}
@@ -148,7 +151,7 @@ def calibrate(
     for name, each in sums.items():
         observed[name] = statistics.finished(each)._replace(range=ranges.get(name))
     warn_of_zeros(_NAME, observers, sums)
-    return observed
+    return with_readers(first, observed)
 
 
 def _observed_sites(plan: Plan) -> dict[str, Site]:

@@ -5,9 +5,8 @@ from typing import Any
 
 from jquant.calibration.batches import each_batch
 from jquant.errors import TransformTypeError
-from jquant.transform import traced
 from jquant.transform.checks import as_transform_errors
-from jquant.transform.parameters import described
+from jquant.transform.parameters import described, require_arrays
 
 
 def each_inputs(name: str, batches: Iterable[Any], progress: bool) -> Iterator[tuple[Any, ...]]:
@@ -21,5 +20,5 @@ def each_inputs(name: str, batches: Iterable[Any], progress: bool) -> Iterator[t
 
 def _inputs(name: str, batch: Any) -> tuple[Any, ...]:
     inputs = batch if isinstance(batch, tuple) else (batch,)
-    traced.require_arrays(name, inputs)
+    require_arrays(f"{name}: inputs", inputs, allow_traced=False)
     return inputs

@@ -96,7 +96,7 @@ def mixed_precision(
         progress = boolean(_NAME, "progress", progress)
     traced.checked(_NAME, apply, Recipe([("*", None)], smallest=smallest))
     all_inputs = each_inputs(_NAME, batches, False)
-    float_bytes = size_in_bytes(flattened(_NAME, params).leaves)
+    float_bytes = size_in_bytes(flattened(_NAME, params, allow_traced=False).leaves)
     kept_batches = list(all_inputs)
     if not kept_batches:
         raise TransformError(f"{_NAME}: batches is empty")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jquant.transform import tables
+from jquant.transform.checks import require_file
 from jquant.transform.listing import scheme_title
 from jquant.transform.recipe import Recipe, Scheme
 
@@ -94,6 +95,7 @@ class MixedPrecision(NamedTuple):
 
     def draw(self, path: str | Path) -> None:
         """Plots the noise of the function against its bytes, and that of each site. Needs matplotlib."""
+        require_file("transform.MixedPrecision.draw", path)
         try:
             from matplotlib.figure import Figure  # without pyplot, it draws with Agg and needs no display
         except ImportError as error:

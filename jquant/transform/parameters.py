@@ -6,7 +6,8 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 import jax
-from jax.tree_util import GetAttrKey, keystr, tree_flatten_with_path
+import jax.core
+from jax.tree_util import GetAttrKey, keystr, tree_flatten_with_path, tree_leaves_with_path
 
 from jquant.errors import TransformError, TransformTypeError, shown
 
@@ -19,20 +20,28 @@ class Parameters(NamedTuple):
     structure: Any
 
 
-def flattened(function: str, params: Any, *, allow_types: bool = False) -> Parameters:
+def flattened(function: str, params: Any, *, allow_types: bool = False, allow_traced: bool = True) -> Parameters:
     """The parameters by name: the path to each, as ``"layers/0/kernel"``.
 
-    Asserts that all of them are arrays or, with `allow_types`, `jax.ShapeDtypeStruct`.
+    Asserts that all of them are arrays, with values or with `allow_traced`, or, with `allow_types`, `jax.ShapeDtypeStruct`.
     """
-    paths_and_leaves, structure = tree_flatten_with_path(params)
+    try:
+        paths_and_leaves, structure = tree_flatten_with_path(params)
+    except (TypeError, ValueError) as error:
+        raise TransformTypeError(f"{function}: params is {described(params)}, which is no tree: {shown(error)}") from error
     names, leaves = _names([path for path, _ in paths_and_leaves]), [leaf for _, leaf in paths_and_leaves]
     for name, leaf in zip(names, leaves, strict=True):
         if not _is_array(leaf) or (isinstance(leaf, jax.ShapeDtypeStruct) and not allow_types):
             where = f"{function}: params holds {shown(leaf)} at {name!r}"
             raise TransformTypeError(f"{where}, which is not an array: {_advice(leaf)}")
+        if isinstance(leaf, jax.core.Tracer) and not allow_traced:
+            raise TransformTypeError(f"{function}: params holds {shown(leaf)} at {name!r}, {_TRACED}")
     if not leaves:
         raise TransformError(f"{function}: params is {described(params)}, which holds no arrays")
     return Parameters(names, leaves, structure)
+
+
+_TRACED = "which has no values under jax.jit and other transformations: call the function outside of these"
 
 
 def _names(paths: list[Any]) -> list[str]:
@@ -71,7 +80,36 @@ def module_advice(apply: object) -> str:
 
 def _is_array(leaf: Any) -> bool:
     """Whether `leaf` is an array, or a type of one, that JAX accepts. NumPy also has arrays of strings and of dates."""
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and getattr(leaf.dtype, "kind", "") not in tuple("OSUmM")
+    if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+        return False
+    return getattr(leaf.dtype, "kind", "") not in tuple("OSUmM") and getattr(leaf.dtype, "isnative", True)
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether JAX takes `leaf` as an array: a number, too, but no bytes in another order than those of the machine."""
+    try:
+        jax.typeof(leaf)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return getattr(getattr(leaf, "dtype", None), "isnative", True)
+
+
+def require_arrays(where: str, tree: Any, *, allow_types: bool = False, allow_traced: bool = True) -> None:
+    """Asserts that each leaf of a tree, which errors call `where`, is an array or a number.
+
+    With `allow_types`, a `jax.ShapeDtypeStruct` will do. Without `allow_traced`, arrays have values.
+    """
+    try:
+        leaves = tree_leaves_with_path(tree)
+    except (TypeError, ValueError) as error:
+        raise TransformTypeError(f"{where} is {described(tree)}, which is no tree: {shown(error)}") from error
+    for path, leaf in leaves:
+        if isinstance(leaf, jax.ShapeDtypeStruct) and not allow_types:
+            raise TransformTypeError(f"{where}{keystr(path)} is {shown(leaf)}, which has no values; pass an array")
+        if isinstance(leaf, jax.core.Tracer) and not allow_traced:
+            raise TransformTypeError(f"{where}{keystr(path)} is {shown(leaf)}, {_TRACED}")
+        if not is_array(leaf):
+            raise TransformTypeError(f"{where}{keystr(path)} is {shown(leaf)}; it must be an array")
 
 
 def described(value: Any) -> str:

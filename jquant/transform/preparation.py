@@ -107,7 +107,7 @@ def spelled(value: Any, choices: Sequence[str]) -> Any:
     """A name, alone or before its options, as one of the choices spells it, whatever its case. Others stay."""
     if isinstance(value, str):
         return next((choice for choice in choices if choice.lower() == value.lower()), value)
-    if is_sequence(value) and value and isinstance(value[0], str):
+    if is_sequence(value) and len(value) and isinstance(value[0], str):
         return (spelled(value[0], choices), *value[1:])
     return value
 

@@ -14,7 +14,7 @@ from jquant.errors import TransformError
 from jquant.placement import explain_array_errors_as
 from jquant.transform import compute, layers, prepared_weights, rewrite, site_functions, statistics, traced
 from jquant.transform.layouts import EMBEDDING
-from jquant.transform.parameters import flattened
+from jquant.transform.parameters import flattened, require_arrays
 from jquant.transform.plan import ActivationProduct, Site
 from jquant.transform.prepared_weights import SMOOTHING, WEIGHTS, without_factors
 from jquant.transform.recipe import Recipe
@@ -63,7 +63,7 @@ def quantization_aware(
 
     def aware(params: Any, *inputs: Any) -> Any:
         parameters = flattened(_NAME, params)
-        traced.require_arrays(_NAME, inputs)
+        require_arrays(f"{_NAME}: inputs", inputs)
         analysis = traced.analyze(function, parameters, inputs)
         plan = analysis.plan
         traced.require_sites(function, plan)

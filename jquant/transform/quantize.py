@@ -19,12 +19,11 @@ from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.jaxprs import Program
 from jquant.lowering import recording
 from jquant.placement import explain_array_errors_as, raise_explained
-from jquant.transform import layers, packing, rewrite, same_sites, site_functions, statistics, traced, weight_formats
+from jquant.transform import packing, quantized_parameters, rewrite, same_sites, site_functions, statistics, traced
 from jquant.transform.checks import as_transform_errors
 from jquant.transform.packing import Load
-from jquant.transform.parameters import Parameters, abstract, described, flattened
+from jquant.transform.parameters import Parameters, abstract, flattened, require_arrays
 from jquant.transform.plan import Plan
-from jquant.transform.prepared_weights import SMOOTHING
 from jquant.transform.recipe import Recipe
 from jquant.transform.static_inputs import static_inputs
 from jquant.transform.stored_weights import Stored
@@ -64,7 +63,8 @@ def quantize(
       inputs: the inputs of the function, by position: arrays, or `jax.ShapeDtypeStruct`. They are examples: the
         quantized function takes inputs of other shapes as well, as long as these lead to the same sites, or to some of them,
         with weights of the same values.
-      calibration: what `calibrate` returned. Static inputs need it, and schemes with GPTQ or smoothing.
+      calibration: what `calibrate` returned, for inputs of these sizes or of others. Static inputs need it, and schemes with
+        GPTQ or smoothing.
       load: a function that returns the parameter of a name, such as ``"blocks/up"``, where `params` has types: a model
         whose float form does not fit into memory is quantized one weight after the other.
       donate: whether arrays of JAX among `params` are deleted as soon as they are packed, so that the float and the
@@ -88,7 +88,8 @@ def quantize(
     Raises:
       TransformError: a function without a site, or `params` without an array; a pattern of the recipe that matches no
         site; a static input without a range, or with one that is not finite, or whose maximum is below its minimum;
-        weights that are too large for the type of their scales; an unknown derivative. Weights that are too small for it,
+        weights that are too large for the type of their scales; a calibration for inputs of other sizes, where it is
+        not clear which use of a weight a range belongs to; an unknown derivative. Weights that are too small for it,
         NaN or infinite are warnings, with the names of the parameters.
       TransformTypeError: an argument of the wrong type, or a leaf of `params` or of the inputs that is not an array. What
         `apply` raises is not changed, but for a note of what it was called with.
@@ -126,9 +127,9 @@ def quantize(
         observed = statistics.placeholders(plan)
     else:
         static, observed = static_inputs(_NAME, plan, calibration), statistics.of_sites(_NAME, plan, calibration)
-    quantized_apply = QuantizedFunction(function, parameters, plan, functions, _dtypes(inputs))
     types = list(map(abstract, parameters.leaves))
     packed = jax.eval_shape(functools.partial(packing.pack, plan), types, observed)
+    quantized_apply = QuantizedFunction(function, parameters, plan, packed, functions, _dtypes(inputs))
     resources = rewrite.Resources(packed, static)
     rewritten = quantized_apply._rewritten(analysis, resources, inputs)
     quantized_apply._remember(resources, inputs, rewritten)
@@ -176,10 +177,11 @@ class QuantizedFunction:
         function: Function,
         parameters: Parameters,
         plan: Plan,
+        stored: Mapping[str, Stored],
         functions: rewrite.Functions,
         dtypes: str,
     ):
-        self._function, self._plan, self._functions = function, plan, functions
+        self._function, self._plan, self._stored, self._functions = function, plan, stored, functions
         self._dtypes = dtypes
         self._parameters = parameters._replace(leaves=list(map(abstract, parameters.leaves)))
         self._programs: weakref.WeakKeyDictionary[Any, dict[Any, _Rewritten]] = weakref.WeakKeyDictionary()  # by context
@@ -198,67 +200,74 @@ class QuantizedFunction:
             raise TransformTypeError(f"{self.__name__}: the inputs are passed by position, but {names} by keyword")
         try:
             return self._called(params, inputs, {})
-        except (RuntimeError, ValueError) as error:
-            raise_explained(self.__name__, {"params": params, "inputs": inputs}, error, TransformError)
+        except (RuntimeError, ValueError, TypeError) as error:
+            self._explain({"params": params, "inputs": inputs}, error)
             raise
+
+    def _explain(self, arguments: Mapping[str, Any], error: Exception) -> None:
+        """Raises an error that names what is no array, has been deleted or is elsewhere, if a call raised for that."""
+        raise_explained(self.__name__, arguments, error, TransformError)
+        if isinstance(error, TypeError) and not isinstance(error, TransformError):
+            for name, tree in arguments.items():
+                require_arrays(f"{self.__name__}: {name}", tree)
 
     def _with(self, functions: rewrite.Functions) -> "QuantizedFunction":
         """The function of the same quantized parameters that computes something else at its sites."""
-        return QuantizedFunction(self._function, self._parameters, self._plan, functions, self._dtypes)
+        return QuantizedFunction(self._function, self._parameters, self._plan, self._stored, functions, self._dtypes)
 
     def _called(self, params: Mapping[str, Mapping[str, Any]], inputs: tuple[Any, ...], adapters: Mapping[str, Any]) -> Any:
         packed, static, floats = self._parts(params)
-        traced.require_arrays(self.__name__, inputs)
+        require_arrays(f"{self.__name__}: inputs", inputs)
         resources = rewrite.Resources(packed, static, adapters)
-        rewritten = self._programs.get(jaxprs.context(), {}).get(_types(resources, inputs))
+        types = self._types(resources, inputs)
+        rewritten = self._programs.get(jaxprs.context(), {}).get(types)
         if rewritten is None:
-            self._require_matrices(packed)
+            self._require_types(packed, static, floats)
             analysis = traced.analyze(self._function._replace(name=self.__name__), self._parameters, inputs)
             analysis = analysis._replace(plan=self._same_sites(analysis.plan, inputs))
             rewritten = self._rewritten(analysis, resources, inputs)
             self._remember(resources, inputs, rewritten)
-        names = [self._parameters.names[number] for number in rewritten.kept]
-        missing = [name for name in names if name not in floats]
-        if missing:
-            raise TransformError(
-                f"{self.__name__}: for inputs of these types, apply reads {missing[0]} unquantized, and "
-                f"the quantized parameters do not contain it.{self._other_dtypes(inputs)}"
-            )
-        leaves = jax.tree.leaves((resources, [floats[name] for name in names], inputs))
+        kept = [self._float(number, floats, inputs) for number in rewritten.kept]
+        leaves = jax.tree.leaves((resources, kept, inputs))
         used = [leaf for leaf, is_used in zip(leaves, rewritten.used, strict=True) if is_used]
         return jax.tree.unflatten(rewritten.outputs, jaxprs.evaluate(rewritten.program, *used))
 
-    def _parts(self, params: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    def _parts(self, params: Any) -> quantized_parameters.Parts:
         """The quantized parameters, checked to be those of this function."""
-        if not isinstance(params, Mapping) or set(params) != {"sites", "inputs", "float"}:
-            raise TransformTypeError(
-                f"{self.__name__}: params is {described(params)}; it must be the quantized parameters, which "
-                "transform.quantize returned with the function, or restored ones"
-            )
-        packed, static, floats = (dict(params[part]) for part in ("sites", "inputs", "float"))
-        for part, trees, sites in (("sites", packed, self._plan.stored()), ("inputs", static, self._plan.inputs())):
-            differing = trees.keys() ^ {site.name for site in sites}
-            if differing:
-                names = ", ".join(sorted(differing))
-                raise TransformError(
-                    f"{self.__name__}: the {part} of the quantized parameters do not belong to this function: {names}"
-                )
-        return packed, static, floats
+        return quantized_parameters.parts(self.__name__, self._plan, params)
 
-    def _require_matrices(self, packed: Mapping[str, Stored]) -> None:
-        """Asserts that each site has weights of its form and shape, which may be those of a checkpoint."""
-        for site in self._plan.stored():
-            if site.storage.filter is not None:
-                continue
-            shape = (*self._plan.sizes(site), *layers.matrix_sizes(site.storage, site.weights.shape))
-            obstacle = weight_formats.why_not_stored(site.storage.format, packed[site.name], shape, optional=SMOOTHING)
-            if obstacle is not None:
-                raise TransformError(f"{self.__name__}: the weights of {site.name}: {obstacle}")
+    def _require_types(self, packed: Mapping[str, Stored], static: Mapping[str, Any], floats: Mapping[str, Any]) -> None:
+        """Asserts that sites, static inputs and parameters have arrays of their types."""
+        quantized_parameters.require_stored(self.__name__, self._plan, self._stored, packed)
+        quantized_parameters.require_static(self.__name__, self._plan, static)
+        for number, name in enumerate(self._parameters.names):
+            if name in floats:
+                self._float(number, floats, ())
+
+    def _float(self, number: int, floats: Mapping[str, Any], inputs: tuple[Any, ...]) -> Any:
+        """A parameter that stays float, by its number."""
+        name = self._parameters.names[number]
+        if name not in floats:
+            raise TransformError(
+                f"{self.__name__}: for inputs of these types, apply reads {name} unquantized, and "
+                f"the quantized parameters do not contain it.{self._other_dtypes(inputs)}"
+            )
+        quantized_parameters.require_float(self.__name__, name, floats[name], self._parameters.leaves[number])
+        return floats[name]
+
+    def _types(self, resources: rewrite.Resources, inputs: tuple[Any, ...]) -> Hashable:
+        """What a program is traced for."""
+        try:
+            return jaxprs.input_types((resources, inputs))
+        except (TypeError, ValueError, OverflowError):
+            for part, tree in (("sites", resources.stored), ("inputs", resources.static)):
+                require_arrays(f"{self.__name__}: params[{part!r}]", tree, allow_types=True)
+            raise
 
     def _remember(self, resources: rewrite.Resources, inputs: tuple[Any, ...], rewritten: _Rewritten) -> None:
         """Keeps the program for weights and inputs of these types, unless it belongs to an enclosing trace."""
         if not any(isinstance(constant, jax.core.Tracer) for constant in rewritten.program.constants):
-            self._programs.setdefault(jaxprs.context(), {})[_types(resources, inputs)] = rewritten
+            self._programs.setdefault(jaxprs.context(), {})[self._types(resources, inputs)] = rewritten
 
     def _rewritten(self, analysis: Analysis, resources: rewrite.Resources, inputs: tuple[Any, ...]) -> _Rewritten:
         """The program with quantized sites, without the parameters that it does not need."""
@@ -310,8 +319,3 @@ class QuantizedFunction:
 
 def _dtypes(inputs: tuple[Any, ...]) -> str:
     return ", ".join(str(jax.typeof(leaf).dtype) for leaf in jax.tree.leaves(inputs))
-
-
-def _types(resources: rewrite.Resources, inputs: tuple[Any, ...]) -> Hashable:
-    """What a program is traced for: static inputs have scales of the same types in all calls."""
-    return jaxprs.input_types((resources.stored, resources.adapters, inputs))

@@ -5,13 +5,13 @@ import enum
 import fnmatch
 import json
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from jquant import calibration
-from jquant.arguments.statics import integer, is_sequence
+from jquant.arguments.statics import boolean, integer, is_sequence
 from jquant.calibration.observer import Observer
 from jquant.errors import DescriptorTypeError, TransformError, TransformTypeError, shown
-from jquant.modes import ScaleGranularity, data_type, data_type_name, scale_granularity
+from jquant.modes import ScaleGranularity, data_type, data_type_name
 from jquant.transform import preparation, weight_formats
 from jquant.transform.checks import as_transform_errors
 from jquant.transform.preparation import Preparation, spelled
@@ -26,6 +26,7 @@ _OBSERVERS = {
 }
 
 
+_Choice = TypeVar("_Choice", bound=enum.StrEnum)
 _TYPES = {
     "weight_type": weight_formats.WEIGHT_TYPES,
     "activation_type": ("UINT8", "INT8"),
@@ -53,6 +54,13 @@ class Activations(enum.StrEnum):
         if isinstance(value, str) and value.upper() in cls.__members__:
             return cls[value.upper()]
         raise _unknown("activations", value, cls)
+
+
+def _member(name: str, value: object, choices: type[_Choice]) -> _Choice:
+    """What a field names, in any case, as a member."""
+    if isinstance(value, str) and value.upper() in choices.__members__:
+        return choices[value.upper()]
+    raise _unknown(name, value, choices)
 
 
 def _unknown(name: str, value: object, choices: type[enum.StrEnum]) -> TransformError:
@@ -145,8 +153,8 @@ class Scheme:
     def __post_init__(self) -> None:
         for name, choices in preparation.SPELLINGS.items():
             object.__setattr__(self, name, spelled(getattr(self, name), choices))
-        object.__setattr__(self, "weights", scale_granularity("weights", spelled(self.weights, tuple(ScaleGranularity))))
-        object.__setattr__(self, "activations", Activations(self.activations))
+        object.__setattr__(self, "weights", _member("weights", self.weights, ScaleGranularity))
+        object.__setattr__(self, "activations", _member("activations", self.activations, Activations))
         for name, allowed in _TYPES.items():
             object.__setattr__(self, name, _type_name(name, getattr(self, name), allowed))
         if self.block_size is not None:
@@ -161,9 +169,9 @@ class Scheme:
             object.__setattr__(self, "weight_rounding", "NEAREST")
         self._require_agreement()
         observer = (self.observer,) if isinstance(self.observer, str) else self.observer
-        if is_sequence(observer) and observer:
-            observer = spelled(observer, tuple(_OBSERVERS))
-        if not is_sequence(observer) or not observer or observer[0] not in _OBSERVERS:
+        observer = spelled(observer, tuple(_OBSERVERS))
+        name = observer[0] if is_sequence(observer) and len(observer) else None
+        if not isinstance(name, str) or name not in _OBSERVERS:
             names = ", ".join(_OBSERVERS)
             message = (
                 f"Scheme: observer is {shown(self.observer)}; it must be one of {names}, or a list of that and its arguments"
@@ -325,6 +333,11 @@ class Recipe:
 
     def rule_for(self, name: str, kind: str, *, only_by_kind: bool = False) -> int | None:
         """The index of the first rule that matches a site; with `only_by_kind`, among those that begin with its kind."""
+        for argument, value in (("name", name), ("kind", kind)):
+            if not isinstance(value, str):
+                raise TransformTypeError(f"Recipe.rule_for: {argument} is {shown(value)}; it must be a string")
+        with as_transform_errors():
+            only_by_kind = boolean("Recipe.rule_for", "only_by_kind", only_by_kind)
         for index, (pattern, _) in enumerate(self.rules):
             may_match = pattern.startswith(kind) or not only_by_kind
             if kind == pattern or (may_match and fnmatch.fnmatchcase(name, pattern)):

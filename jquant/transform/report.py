@@ -12,9 +12,10 @@ import numpy as np
 from jquant.errors import TransformError
 from jquant.placement import explain_array_errors_as
 from jquant.transform import compute, rewrite, tables, traced
+from jquant.transform.checks import require_file
 from jquant.transform.layouts import ACTIVATION_MATMUL, EMBEDDING
 from jquant.transform.noise import decibels, powers
-from jquant.transform.parameters import flattened, size_in_bytes
+from jquant.transform.parameters import flattened, require_arrays, size_in_bytes
 from jquant.transform.plan import ActivationProduct, Site
 from jquant.transform.quantize import quantize
 from jquant.transform.recipe import Recipe
@@ -78,6 +79,7 @@ class Report(NamedTuple):
 
     def draw(self, path: str | Path) -> None:
         """Plots the noise and the bytes of each site. Needs matplotlib."""
+        require_file("transform.Report.draw", path)
         try:
             from matplotlib.figure import Figure  # without pyplot, it draws with Agg and needs no display
         except ImportError as error:
@@ -138,8 +140,8 @@ def report(
       the function            44.61                            16,384      4,352
     """
     function = traced.checked(_NAME, apply, recipe)
-    parameters = flattened(_NAME, params)
-    traced.require_arrays(_NAME, inputs)
+    parameters = flattened(_NAME, params, allow_traced=False)
+    require_arrays(f"{_NAME}: inputs", inputs, allow_traced=False)
     plan = traced.analyze(function, parameters, inputs).plan
     quantized_apply, quantized_params = quantize(apply, params, recipe, *inputs, calibration=calibration)
     resources = rewrite.Resources(stored=quantized_params["sites"], static=quantized_params["inputs"])

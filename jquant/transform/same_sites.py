@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from jquant.transform.plan import Plan, Site
 
@@ -85,9 +86,8 @@ def _matched(known: Sequence[Site], sites: Sequence[Site]) -> Sequence[Site] | N
     before, after = ([site.use.structure for site in each] for each in (known, sites))
     if len(set(after)) == len(after) and all(before.count(structure) == 1 for structure in after):
         return [known[before.index(structure)] for structure in after]
-    if len(known) == len(sites) and _are_in_order(known, sites):
-        return known
-    return None
+    both = [[_How(site.use.structure, site.use.details()) for site in each] for each in (known, sites)]
+    return known if len(known) == len(sites) and are_in_order(*both) else None
 
 
 def _reads(site: Site) -> Hashable:
@@ -96,14 +96,28 @@ def _reads(site: Site) -> Hashable:
     return site.stored, input, site.statistics if site.needs_statistics else None, site.scheme
 
 
-def _are_in_order(known: Sequence[Site], sites: Sequence[Site]) -> bool:
+class How(Protocol):
+    """How the input of a use is computed, as in a `Trail`."""
+
+    @property
+    def structure(self) -> str: ...
+
+    @property
+    def details(self) -> collections.Counter[Any]: ...
+
+
+class _How(NamedTuple):
+    structure: str
+    details: collections.Counter[Any]
+
+
+def are_in_order(known: Sequence[How], uses: Sequence[How]) -> bool:
     """Whether the uses agree better in this order than if any two of them changed places."""
-    before, after = ([site.use.details() for site in each] for each in (known, sites))
-    agreement = [[(each & other).total() for other in after] for each in before]
+    agreement = [[(each.details & other.details).total() for other in uses] for each in known]
 
     def stays(i: int, j: int) -> bool:
         kept, swapped = agreement[i][i] + agreement[j][j], agreement[i][j] + agreement[j][i]
-        have_structure = all(known[n].use.structure == sites[n].use.structure for n in (i, j))
+        have_structure = all(known[n].structure == uses[n].structure for n in (i, j))
         return kept > swapped or (kept == swapped and have_structure)
 
     return all(stays(i, j) for j in range(len(known)) for i in range(j))

@@ -8,9 +8,10 @@ import numpy as np
 from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.operators.scale_and_zero_point import scale_and_zero_point
 from jquant.quantized_tensor import ScaleZeroPoint
+from jquant.transform import observed_uses
 from jquant.transform.parameters import described
 from jquant.transform.plan import Plan, Site
-from jquant.transform.statistics import entry, range_of
+from jquant.transform.statistics import entry, range_of, real_numbers
 
 
 def static_inputs(name: str, plan: Plan, calibration: Mapping[str, Any] | None) -> dict[str, ScaleZeroPoint]:
@@ -22,15 +23,16 @@ def static_inputs(name: str, plan: Plan, calibration: Mapping[str, Any] | None) 
     if sites and calibration is None:
         message = f"the recipe has static inputs, such as that of {sites[0].name}, and these need calibration="
         raise TransformError(f"{name}: {message}: transform.calibrate observes them")
-    return {site.name: _static_input(name, plan, site, calibration or {}) for site in sites}
+    entries = observed_uses.ranges(name, plan, calibration or {})
+    return {site.name: _static_input(name, plan, site, entries) for site in sites}
 
 
 def _static_input(name: str, plan: Plan, site: Site, calibration: Mapping[str, Any]) -> ScaleZeroPoint:
     where = f"{name}: calibration[{site.name!r}], of the input of that site,"
     range = range_of(entry(where, calibration, site.name))
     try:
-        low, high = (np.asarray(bound, np.float32) for bound in range or ())
-    except (TypeError, ValueError) as error:
+        low, high = map(real_numbers, range or ())
+    except (TypeError, ValueError, OverflowError) as error:
         raise TransformTypeError(f"{where} is {shown(range)}; it must be two numbers, like a calibration.Range") from error
     if low.shape != plan.sizes(site) or high.shape != low.shape:
         raise TransformError(f"{where} has shape {low.shape}; it must be {plan.sizes(site)}, one range per layer")

@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jquant.calibration import Range
 from jquant.errors import TransformError, TransformTypeError, shown
+from jquant.transform import observed_uses
 from jquant.transform.parameters import described
 from jquant.transform.plan import Plan, Site
 from jquant.transform.preparation import Awq, SmoothQuant
@@ -123,6 +124,15 @@ def range_of(observed: Any) -> Any:
     return observed.range if isinstance(observed, InputStatistics) else observed
 
 
+def real_numbers(value: Any) -> np.ndarray:
+    """An entry as float32. Raises an error of NumPy, or a TypeError, for anything but real numbers."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "iuf" and not jnp.issubdtype(array.dtype, jnp.floating):
+        raise TypeError(f"{array.dtype} is no type of real numbers")
+    with np.errstate(over="ignore"):  # infinities are refused
+        return array.astype(np.float32)
+
+
 def of_sites(name: str, plan: Plan, calibration: Mapping[str, Any] | None) -> dict[str, InputStatistics]:
     """The statistics that prepare the weights of each site that stores some, by its name. Errors begin with `name`."""
     sites = [site for site in plan.stored() if site.needs_statistics]
@@ -130,7 +140,8 @@ def of_sites(name: str, plan: Plan, calibration: Mapping[str, Any] | None) -> di
         message = f"the weights of some sites, such as {sites[0].name}, are {sites[0].storage.preparation.observing}"
         advice = "pass what transform.calibrate returned for this recipe"
         raise TransformError(f"{name}: {message}, which needs calibration=: {advice}")
-    return {site.name: _of_site(name, plan, site, calibration or {}) for site in sites}
+    entries = observed_uses.statistics(name, plan, calibration or {})
+    return {site.name: _of_site(name, plan, site, entries) for site in sites}
 
 
 def _of_site(name: str, plan: Plan, site: Site, calibration: Mapping[str, Any]) -> InputStatistics:
@@ -150,8 +161,8 @@ def _of_site(name: str, plan: Plan, site: Site, calibration: Mapping[str, Any]) 
         if value is None:
             raise TransformError(f"{where} has no {field}. Calibrate with the same recipe")
         try:
-            array = np.asarray(value, np.float32)
-        except (TypeError, ValueError) as error:
+            array = real_numbers(value)
+        except (TypeError, ValueError, OverflowError) as error:
             raise TransformTypeError(f"{where} has {field}={shown(value)}; it must be an array") from error
         if array.shape != type.shape:
             raise TransformError(f"{where} has {field} of shape {array.shape}; it must be {type.shape}")

@@ -4,13 +4,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-from jax.tree_util import keystr, tree_leaves_with_path
 
 from jquant import jaxprs
-from jquant.errors import TransformError, TransformTypeError, shown
+from jquant.errors import TransformError, TransformTypeError
 from jquant.lowering import recording
 from jquant.transform import weight_graph
-from jquant.transform.parameters import Parameters, abstract, described, module_advice
+from jquant.transform.parameters import Parameters, abstract, described, module_advice, require_arrays
 from jquant.transform.plan import Plan
 from jquant.transform.reader import read
 from jquant.transform.recipe import Recipe
@@ -55,7 +54,7 @@ def trace(function: Function, parameters: Parameters, inputs: tuple[Any, ...], b
             return jaxprs.trace(function.apply, params, *inputs)
     except Exception as error:
         if isinstance(error, TypeError | ValueError | OverflowError):
-            require_arrays(function.name, inputs, allow_types=True)
+            require_arrays(f"{function.name}: inputs", inputs, allow_types=True)
         error.add_note(_call(function, inputs, batch))
         raise
 
@@ -67,17 +66,6 @@ def _call(function: Function, inputs: tuple[Any, ...], batch: int | None) -> str
         return f"{call}. These are the inputs alone, without labels; bind static arguments with functools.partial."
     wanted = "A batch has the shapes that apply takes, with the batch dimension, and no labels"
     return f"{call}, for batch {batch}. {wanted}; several inputs are a tuple, not a list."
-
-
-def require_arrays(name: str, inputs: tuple[Any, ...], *, allow_types: bool = False) -> None:
-    """Asserts that each leaf of the inputs is an array, a number or, with `allow_types`, a `jax.ShapeDtypeStruct`."""
-    for path, leaf in tree_leaves_with_path(inputs):
-        if isinstance(leaf, jax.ShapeDtypeStruct) and not allow_types:
-            raise TransformTypeError(f"{name}: inputs{keystr(path)} is {shown(leaf)}, which has no values; pass an array")
-        try:
-            jax.typeof(leaf)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise TransformTypeError(f"{name}: inputs{keystr(path)} is {shown(leaf)}; it must be an array") from error
 
 
 def require_sites(function: Function, plan: Plan) -> None:

@@ -5,6 +5,8 @@ Sites of one weight are numbered in the order of the program, which may be anoth
 
 import collections
 import contextlib
+import hashlib
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ from jquant.transform.values import Value
 from jquant.transform.weight_graph import Constant, Node
 
 _MOST_EQUATIONS = 256  # of those that lead to a use, how many are compared in detail, the nearest ones first
+_LARGEST_CONSTANT = 2**20  # elements of those that are compared
 
 
 class Trail:
@@ -22,15 +25,16 @@ class Trail:
 
     Attributes:
       inputs: the trails of what it is computed from.
-      structure: a number that is the same for the same operations on the same parameters and inputs, whatever the sizes and
-        constants. (In this process alone: the hashes of strings differ between processes.)
+      structure: a text that is the same for the same operations on the same parameters and inputs, whatever the sizes and
+        constants, in all processes.
     """
 
     __slots__ = "_details", "inputs", "structure"
 
     def __init__(self, label: Any, inputs: Sequence["Trail"] = (), details: Equation | Node | None = None):
         self.inputs, self._details = tuple(inputs), details
-        self.structure = hash((label, *(trail.structure for trail in self.inputs)))
+        text = repr((label, *(trail.structure for trail in self.inputs)))
+        self.structure = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def details(self) -> collections.Counter[Any]:
         """The parameters, sizes and constants of the equations that lead here; other sizes of the input may change some."""
@@ -48,7 +52,10 @@ class Trail:
 
 def _details(what: Equation | Node | None) -> Iterator[Any]:
     if isinstance(what, Node):
-        if isinstance(what.operation, Constant) and not what.shape:
+        if what.shape:
+            if not what.leaves and math.prod(what.shape) <= _LARGEST_CONSTANT:
+                yield "constant", what.text
+        elif isinstance(what.operation, Constant):
             with contextlib.suppress(TypeError, RuntimeError):  # a tracer, or an array that is not here
                 yield "constant", complex(what.operation.value)
     elif what is not None:

@@ -36,11 +36,19 @@ PREPARATIONS = {
     "GPTQ": {"weight_rounding": "GPTQ"},
     "SmoothQuant": {"smoothing": "SMOOTHQUANT"},
 }
+OTHERS = {  # which fewer schemes have
+    "AWQ": {"smoothing": "AWQ"},
+    "by tensor": {"weights": "PER_TENSOR"},
+    "by tensor, GPTQ": {"weights": "PER_TENSOR", "weight_rounding": "GPTQ"},
+}
 
 
 def schemes() -> list[Scheme]:
-    """One in five of every type with every type of scales, blocks or none, preparation, and activations."""
-    found = []
+    """One in five of every type with every type of scales, blocks or none, preparation, and activations.
+
+    And one in 13 with AWQ, or with one scale for the tensor.
+    """
+    found, others = [], []
     for name in weight_formats.WEIGHT_TYPES:
         activations = (
             ("FLOAT", "DYNAMIC", "DYNAMIC_ROW", "STATIC") if name in weight_formats.INTEGER_PRODUCTS else ("FLOAT",)
@@ -53,7 +61,18 @@ def schemes() -> list[Scheme]:
             if preparation != "SmoothQuant" or activation in ("FLOAT", "DYNAMIC_ROW"):
                 options = {"weight_type": name, "block_size": size, "scale_type": scale_type, "activations": activation}
                 found.append(Scheme(**options, **PREPARATIONS[preparation]))
-    return found[::5]
+        for size, scale_type, activation, (other, fields) in itertools.product(sizes, types, activations, OTHERS.items()):
+            is_possible = (
+                activation in ("FLOAT", "DYNAMIC_ROW") if other == "AWQ" else size is None and not has_own_blocks(name)
+            )
+            if is_possible:
+                options = {"weight_type": name, "block_size": size, "scale_type": scale_type, "activations": activation}
+                others.append(Scheme(**options, **fields))
+    return [*found[::5], *others[::13]]
+
+
+def has_own_blocks(weight_type: str) -> bool:
+    return weight_type == "INT2" or weight_type in weight_formats.WITH_OWN_SCALES
 
 
 def title(scheme: Scheme) -> str:
@@ -89,15 +108,16 @@ def bound(scheme: Scheme, w: np.ndarray) -> np.ndarray:
     """
     name = scheme.weight_type
     size = scheme.block_size or (32 if name in MICROSCALING else K)
-    largest = in_blocks(np.abs(w), size, lambda part: part.max(-2, keepdims=True))
+    over = (-2, -1) if scheme.weights == "PER_TENSOR" else -2
+    largest = in_blocks(np.abs(w), size, lambda part: part.max(over, keepdims=True))
     if name in MICROSCALING:
         return largest * MICROSCALING[name]
     if name == "NVFP4":  # half a step of the largest, to which the scale's rounding adds a 16th; and the smallest scales
         of_tensor = np.maximum(np.abs(w).max((-2, -1), keepdims=True), 2688 * 2.0**-100)
         return largest / 6 * (1 + 1 / 16) + 6 * 2**-10 * of_tensor / 2688 + of_tensor / 2688 * 2**-9
     if name.startswith("U"):
-        high = in_blocks(w, size, lambda part: np.maximum(part.max(-2, keepdims=True), 0))
-        largest = high - in_blocks(w, size, lambda part: np.minimum(part.min(-2, keepdims=True), 0))
+        high = in_blocks(w, size, lambda part: np.maximum(part.max(over, keepdims=True), 0))
+        largest = high - in_blocks(w, size, lambda part: np.minimum(part.min(over, keepdims=True), 0))
     steps = FLOAT8[name][0] if name in FLOAT8 else INTEGERS[name]
     ideal = np.where(largest > 0, np.maximum(largest / steps, 2.0**-126), 0)
     scale = ideal * (1 + ROUNDING[scheme.scale_type])
@@ -132,7 +152,7 @@ def test_magnitudes(scheme, count):
     actual = np.asarray(jax.jit(quantized_apply)(stored, x), np.float64)
     assert np.isfinite(actual).all()
     factors = np.ones((len(w), K, 1))
-    if scheme.smoothing:
+    if scheme.smoothing == "SMOOTHQUANT":  # AWQ has the same factor for all channels of the identity
         largest = np.abs(exact).max(-1, keepdims=True)
         factors = np.clip(np.where(largest > 0, largest, 1) ** 0.5, 2.0**-14, 2.0**14)
     allowed = bound(scheme, exact / factors) * (1 + 1e-3) * factors + np.abs(exact) * 2e-6
@@ -146,20 +166,27 @@ def test_magnitudes(scheme, count):
     count("weights of all magnitudes", error.size)
 
 
-SMALL = {  # the type, and weights that its float16 scales hold with all bits, and that they do not
+def test_magnitudes_of_nvfp4(count):
+    """In everybody's suite: no other type has a scale for the tensor beside those of its blocks."""
+    test_magnitudes(Scheme(weight_type="NVFP4", activations="FLOAT"), count)
+
+
+SMALL = {  # the type, and weights that its float16 scales, or its own, hold with all bits, and that they do not
     "INT8": (4e-6, 1e-7),
     "UINT8": (4e-6, 1e-7),
     "INT4": (4e-7, 1e-8),
     "UINT4": (4e-7, 1e-8),
     "FLOAT8E4M3FN": (1e-8, 1e-10),
     "FLOAT8E5M2": (1e-11, 1e-13),
+    "NVFP4": (1e-32, 1e-34),
 }
 
 
 @pytest.mark.parametrize("weight_type", SMALL)
 def test_too_small(weight_type):
     """A warning names the parameter, where the largest weight loses more than two bits to the type of its scale."""
-    scheme = Scheme(weight_type=weight_type, scale_type="FLOAT16", activations="FLOAT")
+    scale_type = "FLOAT32" if weight_type in weight_formats.WITH_OWN_SCALES else "FLOAT16"
+    scheme = Scheme(weight_type=weight_type, scale_type=scale_type, activations="FLOAT")
     normal, x = patterns()[0], np.eye(K, dtype=np.float32)
     enough, too_small = SMALL[weight_type]
     function = lambda params, x: x @ params["of"]["layer"]  # noqa: E731
@@ -174,7 +201,7 @@ def test_too_small(weight_type):
         assert [each.filename for each in caught] == [__file__] * len(caught)
 
 
-@pytest.mark.parametrize("weight_type", [*SMALL, "INT2"])
+@pytest.mark.parametrize("weight_type", [*(name for name in SMALL if name != "NVFP4"), "INT2"])
 def test_too_large(weight_type):
     """An error names the parameter, where a scale would overflow its type; the widest type takes the weights."""
     options = {"weight_type": weight_type, "activations": "FLOAT", "block_size": 16 if weight_type == "INT2" else None}
