@@ -62,7 +62,8 @@ def _wide_key(node: Node, arrays: Mapping[str, np.ndarray], producers: Mapping[s
         return []
     narrow = producers.get(test.inputs[0])
     tested = narrow.inputs[0] if narrow is not None and narrow.qualified_operator == "Cast" else test.inputs[0]
-    numbers = arrays.get(largest), arrays.get(bound)
-    is_above = all(each is not None and each.size and np.all(each > np.finfo(np.float32).max) for each in numbers)
-    fits = is_above and np.all(np.isinf(numbers[0])) and np.all(np.isfinite(numbers[1])) and tested == cast.inputs[0]
+    infinite, finite = arrays.get(largest), arrays.get(bound)
+    if infinite is None or finite is None or not infinite.size or not finite.size or tested != cast.inputs[0]:
+        return []
+    fits = np.all(np.isposinf(infinite)) and np.all((finite > np.finfo(np.float32).max) & np.isfinite(finite))
     return [chosen.outputs[0], below, wide] if fits else []
