@@ -4,6 +4,7 @@
     .ci/mutations.py meet [--gate ...]              which files run a line that has a fault, and how long a file takes
     .ci/mutations.py notice [--enough N] [--gate ...]   for each fault, the files that fail, the shortest ones first
     .ci/mutations.py table                          all results so far, as tests/mutations.md has them
+    .ci/mutations.py check                          that each fault is still one place in jquant/
 
 `notice` runs each file in a process of its own, up to its first failure, and goes on to the next fault when N files (1) have
 failed. Other options are pytest's, and name the selection of tests. Results are kept in the file that MUTATIONS names
@@ -222,6 +223,8 @@ def main(command: str = "", *arguments: str) -> int:
         notice(results, enough, *arguments)
     elif command == "table":
         print(table(results))
+    elif command == "check":
+        print(f"{len([*map(lines, FAULTS)])} faults: each is one place in jquant/")
     else:
         print(__doc__)
         return 2
