@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Puts faults of one line into a clone of the repository, one at a time, and tells which files of tests notice them.
 
-    .ci/mutations.py meet [--gate ...]              which files run a line that has a fault, and how long a file takes
-    .ci/mutations.py notice [--enough N] [--gate ...]   for each fault, the files that fail, the shortest ones first
-    .ci/mutations.py table                          all results so far, as tests/mutations.md has them
-    .ci/mutations.py check                          that each fault is still one place in jquant/
+    .ci/mutations.py meet [--gate ...]                 which files run a line that has a fault, and how long a file takes
+    .ci/mutations.py notice [--enough N] [--gate ...]  for each fault, the files that fail
+    .ci/mutations.py table                             all results so far, as tests/mutations.md has them
+    .ci/mutations.py check                             that each fault is still one place in jquant/
 
-`notice` runs each file in a process of its own, up to its first failure, and goes on to the next fault when N files (1) have
-failed. Other options are pytest's, and name the selection of tests. Results are kept in the file that MUTATIONS names
-(mutations.json), so that a run may be interrupted. The Python that runs this needs what the tests need, from 3.12 on.
+`notice` runs files in processes of their own, up to the first failure: those that a fault names, then those that have met it,
+the shortest ones first. It goes on to the next fault when N files (1) have failed. Other options are pytest's, and name the
+selection of tests. Results are kept in the file that MUTATIONS names (mutations.json), so that a run may be interrupted. The
+Python that runs this needs what the tests need; `meet` takes Python 3.12.
 """
 
 import collections
