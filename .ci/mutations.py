@@ -6,7 +6,7 @@
     .ci/mutations.py table                             all results so far, as tests/mutations.md has them
     .ci/mutations.py check                             that each fault is still one place in jquant/
 
-`notice` runs files in processes of their own, up to the first failure: those that a fault names, then those that have met it,
+`notice` runs files in processes of their own, up to the first failure: those that a fault names, then those that met it,
 the shortest ones first. It goes on to the next fault when N files (1) have failed. Other options are pytest's, and name the
 selection of tests. Results are kept in the file that MUTATIONS names (mutations.json), so that a run may be interrupted. The
 Python that runs this needs what the tests need; `meet` takes Python 3.12.
