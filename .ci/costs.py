@@ -1,11 +1,11 @@
 """A plugin of pytest: what each file of tests costs, in seconds and in programs that XLA compiled for it.
 
-    PYTHONPATH=.ci python -m pytest -p costs --costs FILE ...
+    PYTHONPATH=.ci python -m pytest -p costs --costs=FILE [--budgets=.ci/programs.txt] ...
 
 At the end, the run's totals and its ten dearest files are appended to FILE, under the name in COSTS_STAGE. Seconds are those
 of set-up, test and tear-down, summed over the workers; what a module compiles while it is imported is counted for none.
 
-The run fails if a file compiles more programs than its budget: 100, or what programs.txt allows it.
+With budgets, the run fails if a file of tests compiles more programs than 100, or than its line allows.
 """
 
 import collections
@@ -26,13 +26,14 @@ _compiled: list[float] = []  # the seconds of each program of the test that runs
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--costs", metavar="FILE", help="append what the dearest files of tests cost")
+    parser.addoption("--budgets", metavar="FILE", help="fail if a file of tests compiles more programs than this allows it")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--costs"):
         jax.monitoring.register_event_duration_secs_listener(_listen)
         if not hasattr(config, "workerinput"):  # in the process that has all reports
-            config.pluginmanager.register(Costs(config.getoption("--costs")))
+            config.pluginmanager.register(Costs(config.getoption("--costs"), config.getoption("--budgets")))
 
 
 def _listen(event: str, seconds: float, **_: object) -> None:
@@ -56,10 +57,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> None:
 class Costs:
     """Sums the reports of all tests by file."""
 
-    def __init__(self, path: str):
+    def __init__(self, path: str, budgets: str | None):
         self.path = path
         self.files: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
-        self.budgets = dict(_budgets())
+        self.budgets = None if budgets is None else dict(_budgets(budgets))
         self.beyond: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -76,7 +77,7 @@ class Costs:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _is_beyond(self, name: str) -> bool:
-        return self.files[name][_PROGRAMS] > self.budgets.get(name, _BUDGET)
+        return self.budgets is not None and self.files[name][_PROGRAMS] > self.budgets.get(name, _BUDGET)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.beyond:
@@ -97,8 +98,8 @@ class Costs:
             file.writelines(_line(self.files[name], name) for name in dearest)
 
 
-def _budgets() -> Iterator[tuple[str, int]]:
-    for line in Path(__file__).with_name("programs.txt").read_text().splitlines():
+def _budgets(path: str) -> Iterator[tuple[str, int]]:
+    for line in Path(path).read_text().splitlines():
         if not line.startswith("#"):
             programs, name = line.split()
             yield name, int(programs)
