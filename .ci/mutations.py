@@ -30,7 +30,8 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(os.environ.get("MUTATIONS", "mutations.json")).absolute()
 LONGEST = 1200  # seconds that a file may take: a fault that hangs is noticed, too
-HANGS, NO_TESTS = "hangs", 5
+HANGS, PASSES, NO_TESTS = "hangs", "passes", "no tests"
+NOT_NOTICED = PASSES, NO_TESTS
 
 
 class Fault(NamedTuple):
@@ -272,7 +273,7 @@ def notice(results: Results, enough: int, *arguments: str) -> None:
 def try_fault(results: Results, fault: Fault, enough: int, selection: str, arguments: tuple[str, ...]) -> list[str]:
     """The files that notice the fault."""
     known = results.outcomes.get(selection, {}).get(fault.what, {})
-    noticed = [file for file, outcome in known.items() if outcome != "passes"]
+    noticed = [file for file, outcome in known.items() if outcome not in NOT_NOTICED]
     seconds = results.meets.get(fault.what, {})
     first = [f"tests/{file}" for file in fault.tests.split()]
     files = [file for file in [*first, *sorted(seconds.keys() - {*first}, key=seconds.__getitem__)] if file not in known]
@@ -280,7 +281,7 @@ def try_fault(results: Results, fault: Fault, enough: int, selection: str, argum
         for file in files if len(noticed) < enough else ():
             outcome = outcome_of(folder, file, arguments)
             results.add(selection, fault.what, file, outcome)
-            noticed += [] if outcome == "passes" else [file]
+            noticed += [] if outcome in NOT_NOTICED else [file]
             if len(noticed) >= enough:
                 break
     return noticed
@@ -292,8 +293,8 @@ def outcome_of(folder: Path, file: str, arguments: tuple[str, ...]) -> str:
         status, output = pytest(folder, "-x", "-n", "0", file, *arguments, timeout=LONGEST)
     except subprocess.TimeoutExpired:
         return HANGS
-    if status in (0, NO_TESTS):
-        return "passes"
+    if status in (0, 5):
+        return NO_TESTS if status else PASSES
     failed = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
     return f"{failed[0].split(' - ')[0] if failed else f'ends with {status}'} ({time.monotonic() - began:.0f} s)"
 
@@ -334,9 +335,12 @@ def table(results: Results) -> str:
         cells = [fault.what]
         for selection in selections:
             outcomes = results.outcomes[selection].get(fault.what, {})
-            noticed = [f"`{file.removeprefix('tests/')}`" for file, outcome in outcomes.items() if outcome != "passes"]
-            tried = len(outcomes) - len(noticed)
-            cells.append(", ".join(noticed) or f"**nothing**, of {tried} files")
+            noticed = [
+                f"`{file.removeprefix('tests/')}`" for file, outcome in outcomes.items() if outcome not in NOT_NOTICED
+            ]
+            cells.append(
+                ", ".join(noticed) or f"**nothing**: {', '.join(f'`{file}` {each}' for file, each in outcomes.items())}"
+            )
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
