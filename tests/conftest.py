@@ -66,6 +66,7 @@ def spread_cases(items: list[pytest.Item]) -> None:
     """
     spreads = _SUITE_SPREAD, _GATE_SPREAD, _SUITE_FUNCTIONS
     suite, gate, of_functions = ({int(number * spread) for number in range(len(items))} for spread in spreads)
+    selected = suite | gate
     cases, functions = collections.Counter(), collections.defaultdict(dict)
     paths = {Path(__file__).parent / name for name in _SPREAD_IN}
     for item in items:
@@ -75,7 +76,7 @@ def spread_cases(items: list[pytest.Item]) -> None:
         function = item.nodeid.partition("[")[0]
         number = functions[item.path].setdefault(function, len(functions[item.path]))
         case = cases[function]
-        if case not in suite | gate:
+        if case not in selected:
             item.add_marker(pytest.mark.full)
         elif case not in suite or not (number in of_functions or item.get_closest_marker("suite")):
             item.add_marker(pytest.mark.gate)

@@ -19,6 +19,8 @@ class _TensorFlow:
     """The module, imported where a test first uses it and not in every process that collects tests: it takes seconds."""
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # what pytest looks for in every object of a module
+            raise AttributeError(name)
         return getattr(importlib.import_module("tensorflow"), name)
 
 
