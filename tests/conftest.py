@@ -21,7 +21,7 @@ jax.config.update("jax_traceback_filtering", "off")  # which takes longer than m
 _COUNTED = "counted: "
 _MOST_MAPPINGS = 30_000  # Linux ends a process that has 65,530, and XLA:CPU makes nine for each program that it compiles
 # One in so many cases: no whole numbers, with which a sample could meet one value of an inner parameter alone.
-_SUITE_SPREAD, _GATE_SPREAD = 17.944, 6.854
+_SUITE_SPREAD, _GATE_SPREAD = 17.944, 11.090
 _SUITE_FUNCTIONS = 2.618  # one in so many functions of these files runs in the suite
 _SPREAD_IN = (  # folders and modules in which most cases compile or trace programs of their own
     *("arguments", "arithmetic", "calibration", "calls", "compiled", "conformance", "exporter", "importer", "kernels"),
@@ -36,39 +36,53 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run all tests, and the sweeps over all of their values")
     parser.addoption("--no-skips", action="store_true", help="fail tests that would be skipped")
     parser.addoption(
-        "--one-in", type=int, default=1, metavar="N", help="run one in N of these tests, the first of every file"
+        "--one-in", type=every, default=slice(None), metavar="N[:FIRST]", help="run one in N of the tests of each file"
     )
+    parser.addoption("--without-suite", action="store_true", help="leave out the cases that the suite has a spread of")
+
+
+def every(text: str) -> slice:
+    """One in N, from the test of the number FIRST on, 0 if it is not given."""
+    step, _, first = text.partition(":")
+    return slice(int(first or 0), None, int(step))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselects tests marked ``gate`` without ``--gate`` or ``--full``, and tests marked ``full`` without ``--full``.
 
-    With ``--one-in N``, it deselects N - 1 of N of the others in each file.
+    Of the others, it deselects what ``--without-suite`` and ``--one-in`` name, but one test of each file at least.
     """
     full = config.getoption("--full")
-    if not full:
-        spread_cases(items)
+    in_suite = set() if full else spread_cases(items)
     marks = [] if full else ["full"] if config.getoption("--gate") else ["full", "gate"]
     files = collections.defaultdict(list)
     for item in items:
         if not any(map(item.get_closest_marker, marks)):
             files[item.path].append(item)
-    selected = {item for tests in files.values() for item in tests[:: config.getoption("--one-in")]}
+    if config.getoption("--without-suite"):
+        in_suite = {item for item in in_suite if not item.get_closest_marker("gate")}
+        files = {path: [item for item in tests if item not in in_suite] or tests[:1] for path, tests in files.items()}
+    one_in = config.getoption("--one-in")
+    selected = {item for tests in files.values() for item in tests[one_in] or tests[:1]}
     config.hook.pytest_deselected(items=[item for item in items if item not in selected])
     items[:] = [item for item in items if item in selected]
 
 
-def spread_cases(items: list[pytest.Item]) -> None:
+def spread_cases(items: list[pytest.Item]) -> set[pytest.Item]:
     """Marks the cases of a function that are not in its spread for the suite: `gate` a second spread, `full` the others.
 
     Its first case is in the spread, so that the gate has each function. The suite has a spread of the functions, in which is
     the first one of each file. Cases that have marks of their own were chosen by the test.
+
+    Returns:
+      The cases that are in the spread for the suite, but for those that need jquant-native, which not everybody has.
     """
     spreads = _SUITE_SPREAD, _GATE_SPREAD, _SUITE_FUNCTIONS
     suite, gate, of_functions = ({int(number * spread) for number in range(len(items))} for spread in spreads)
     selected = suite | gate
-    cases, functions = collections.Counter(), collections.defaultdict(dict)
-    paths = {Path(__file__).parent / name for name in _SPREAD_IN}
+    cases, functions, in_suite = collections.Counter(), collections.defaultdict(dict), set()
+    folder = Path(__file__).parent
+    paths = {folder / name for name in _SPREAD_IN}
     for item in items:
         is_chosen = {"suite", "gate", "full"} & {mark.name for mark in getattr(getattr(item, "callspec", None), "marks", ())}
         if is_chosen or paths.isdisjoint([item.path, *item.path.parents]):
@@ -80,7 +94,10 @@ def spread_cases(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.full)
         elif case not in suite or not (number in of_functions or item.get_closest_marker("suite")):
             item.add_marker(pytest.mark.gate)
+        elif not item.path.is_relative_to(folder / "kernels" / "native"):
+            in_suite.add(item)
         cases[function] += 1
+    return in_suite
 
 
 @pytest.fixture(scope="session")

@@ -196,7 +196,7 @@ def calls(gate, full):
     factors = OWN_TARGETS, PRODUCTS, (False, True), ZERO_POINTS
     if gate:
         return cover(*factors, ROWS, SIGNS, SIZES, CONTEXTS)
-    return with_turns(cover(OWN_TARGETS, INTEGER_PRODUCTS, *factors[2:], ROWS[:4]))
+    return with_turns(cover(OWN_TARGETS, INTEGER_PRODUCTS, *factors[2:], ROWS[:4], strength=2))
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
