@@ -1,6 +1,7 @@
 """Configures all tests: JAX's strict modes, 8 CPU devices, and the tests of the suite, of the gate and of the full run."""
 
 import collections
+import functools
 import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -83,9 +84,10 @@ def spread_cases(items: list[pytest.Item]) -> set[pytest.Item]:
     cases, functions, in_suite = collections.Counter(), collections.defaultdict(dict), set()
     folder = Path(__file__).parent
     paths = {folder / name for name in _SPREAD_IN}
+    is_spread = functools.cache(lambda path: not paths.isdisjoint([path, *path.parents]))
     for item in items:
         is_chosen = {"suite", "gate", "full"} & {mark.name for mark in getattr(getattr(item, "callspec", None), "marks", ())}
-        if is_chosen or paths.isdisjoint([item.path, *item.path.parents]):
+        if is_chosen or not is_spread(item.path):
             continue
         function = item.nodeid.partition("[")[0]
         number = functions[item.path].setdefault(function, len(functions[item.path]))

@@ -93,6 +93,15 @@ def test_networks_again(network, scheme):
     check_again(function, params, x, parameters=True)
 
 
+@pytest.mark.full
+@pytest.mark.usefixtures("as_users_have_it")
+@pytest.mark.parametrize("scheme", test_networks.SCHEMES)
+@pytest.mark.parametrize("network", test_networks.NETWORKS)
+def test_all_networks_again(network, scheme):
+    function, params, x = test_networks.quantized(network, scheme)
+    check_again(function, params, x, parameters=True)
+
+
 def _sliced(low: int, high: int, length: int):
     """A model of Slice from a place between two numbers, with a length."""
     names = {"low": np.int64([low]), "high": np.int64([high]), "length": np.int64([length])}
