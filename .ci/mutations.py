@@ -327,21 +327,20 @@ def lines(fault: Fault) -> range:
     return range(first, first + fault.right.count("\n") + 1)
 
 
+def noticed_by(outcomes: dict[str, str]) -> str:
+    """The files that notice a fault, or those that were tried in vain."""
+    noticed = [file for file, outcome in outcomes.items() if outcome not in NOT_NOTICED]
+    names = ", ".join(f"`{file.removeprefix('tests/')}`" for file in noticed or outcomes)
+    return names if noticed else f"**not** by {names}"
+
+
 def table(results: Results) -> str:
     """Each fault with the files that noticed it, by selection."""
     selections = sorted(results.outcomes, key=len, reverse=True)
     rows = [f"| fault | {' | '.join(selections)} |", "| --- |" + " --- |" * len(selections)]
     for fault in FAULTS:
-        cells = [fault.what]
-        for selection in selections:
-            outcomes = results.outcomes[selection].get(fault.what, {})
-            noticed = [
-                f"`{file.removeprefix('tests/')}`" for file, outcome in outcomes.items() if outcome not in NOT_NOTICED
-            ]
-            cells.append(
-                ", ".join(noticed) or f"**nothing**: {', '.join(f'`{file}` {each}' for file, each in outcomes.items())}"
-            )
-        rows.append(f"| {' | '.join(cells)} |")
+        outcomes = [results.outcomes[selection].get(fault.what, {}) for selection in selections]
+        rows.append(f"| {' | '.join([fault.what, *map(noticed_by, outcomes)])} |")
     return "\n".join(rows)
 
 
