@@ -20,7 +20,7 @@ def softmax(x: jax.Array, where: jax.Array) -> jax.Array:
 
 
 def _sum(x: jax.Array) -> jax.Array:
-    """Of numbers from 0 to 1: each has two digits, which are summed as integers."""
+    """The sum of numbers from 0 to 1, each of which is two digits that are summed as integers."""
     bits = fixed_point.digit_bits(x.shape[-1])
     unit = np.float32(2**bits)
     first = (x * unit).astype(jnp.int32)

@@ -161,7 +161,7 @@ class _Mapped:
 
     @property
     def rank(self) -> int:
-        """That of an element."""
+        """The rank of one element, without the mapped dimension."""
         return self.x.ndim - (self.dimension is not None)
 
     def aligned(self, rank: int) -> Any:

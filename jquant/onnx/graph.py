@@ -93,7 +93,7 @@ class Graph:
             yield from graph.nodes
 
     def scopes(self) -> Iterator["Graph"]:
-        """This graph and its subgraphs."""
+        """The graph itself and its subgraphs."""
         yield self
         for node in self.nodes:
             for subgraph in node.subgraphs.values():

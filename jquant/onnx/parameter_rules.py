@@ -149,7 +149,7 @@ def _bias_of_transposed_filters(parameter: Parameter) -> list[_Shape] | None:
 
 
 def _per_channel(parameter: Parameter) -> list[_Shape] | None:
-    """Of old versions, one for each element of a channel, too, if they say so."""
+    """One element for each channel. An old version with ``spatial=0`` has one for each element of a channel: no rule."""
     x = parameter.shape("x") or parameter.shape("input")
     return [(x[1],)] if x and len(x) > 1 and parameter.attributes.get("spatial", 1) else None
 

@@ -84,7 +84,7 @@ def _extended(assignments: Assignments, choice: Choice, price: int) -> Assignmen
 
 
 def _best(all_assignments: Sequence[Assignments], most: int) -> Assignments:
-    """Those that no other one beats or equals: at most about so many."""
+    """The assignments that no other one beats or equals, thinned to about `most`."""
     together = Assignments(*map(np.concatenate, zip(*all_assignments, strict=True)))
     order = np.lexsort((together.noise, together.bytes))
     noise = together.noise[order]

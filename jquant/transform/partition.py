@@ -75,7 +75,7 @@ def _loops_inside(site: Site) -> list[None]:
 
 
 def adapter_specs(site: Site) -> Stored:
-    """Those of the low-rank matrices of a site."""
+    """The partition specs of the low-rank matrices of a site."""
     batch, rows, columns = _entries(site)
     return {"a": PartitionSpec(*batch, rows, None), "b": PartitionSpec(*batch, None, columns)}
 

@@ -57,7 +57,7 @@ def require_stored(name: str, plan: Plan, expected: Mapping[str, Stored], packed
 
 
 def _require_beside_matrix(where: str, expected: Stored, given: Stored) -> None:
-    """Of packed weights, which have been checked: their scales, factors and order."""
+    """Asserts the types of the scales, factors and order beside packed weights, which have been checked."""
     for field, array in given.items():
         if field == "values":
             continue

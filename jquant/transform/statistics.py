@@ -173,7 +173,7 @@ def _of_site(name: str, plan: Plan, site: Site, calibration: Mapping[str, Any]) 
 
 
 def needed(site: Site, observed: InputStatistics) -> InputStatistics:
-    """Those of the statistics that the weights of a site need."""
+    """The statistics that the weights of a site need, among those that were observed."""
     smoothing = site.storage.preparation.smoothing
     return InputStatistics(
         products=observed.products if site.storage.preparation.needs_products else None,

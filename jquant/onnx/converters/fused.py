@@ -257,7 +257,7 @@ def sigmoid(x, table, *parameters):
 @_stored_converter("quantized_linear_times_sigmoid")
 @jax.jit
 def times_sigmoid(x, table, *parameters):
-    """Its parameters are those of the sigmoid, after them those of the product."""
+    """The parameters are those of the sigmoid, and after them those of the product."""
 
     def function(x, s_scale, s_zero_point, gate_scale, gate_zero_point, x_scale, x_zero_point, *product_parameters):
         gate = quantized_linear_sigmoid(x, s_scale, s_zero_point, gate_scale, gate_zero_point)

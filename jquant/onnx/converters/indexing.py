@@ -78,7 +78,7 @@ def _bound(value):
 
 @converter(PART, domain=JQUANT, prefers_static=("starts",))
 def part(data, starts, *, lengths, axes, last, xp):
-    """Of known lengths. The starts are between 0 and `last`."""
+    """A slice of known lengths, whose starts are between 0 and `last`."""
     if isinstance(starts, np.ndarray):
         return _slice(data, starts.tolist(), (starts + lengths).tolist(), axes, None)
     begin, shape = [jnp.zeros((), starts.dtype)] * data.ndim, list(data.shape)

@@ -97,7 +97,7 @@ def concat(Y_scale, Y_zero_point, *inputs, axis):
 def write_concat(
     builder: Builder, types: Any, inputs: list[Any], output: Any, axis: int, output_dtype: np.dtype
 ) -> Value | None:
-    """Of tensors of one type."""
+    """QLinearConcat, if all tensors have the type of the result."""
     if any(x.values.dtype != output_dtype for x in inputs):
         return None
     scale, zero_point = _scalars(builder, output.scale, output.zero_point, output_dtype)

@@ -116,7 +116,7 @@ def write_quantize(
     saturate: bool,
     precision: np.dtype,
 ) -> Value | None:
-    """Of integers, with float32 operands, so that the quotient has that precision in every version.
+    """QuantizeLinear to integers, with float32 operands, so that the quotient has that precision in every version.
 
     In the exact form, blocks are a formula where a newer operator set would be needed for the attribute alone.
     """

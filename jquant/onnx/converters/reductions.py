@@ -19,14 +19,14 @@ def _product(x, axes, keepdims, xp=jnp):
 
 
 def _largest(x, axes, keepdims, xp=jnp):
-    """Of no elements: minus infinity, or the smallest integer of the dtype."""
+    """The maximum; of no elements, minus infinity or the smallest integer of the dtype."""
     if x.dtype == bool:
         return xp.any(x, axes, keepdims=keepdims)
     return xp.max(x, axes, keepdims=keepdims, initial=_limits(x.dtype)[0])
 
 
 def _smallest(x, axes, keepdims, xp=jnp):
-    """Of no elements: infinity, or the largest integer of the dtype."""
+    """The minimum; of no elements, infinity or the largest integer of the dtype."""
     if x.dtype == bool:
         return xp.all(x, axes, keepdims=keepdims)
     return xp.min(x, axes, keepdims=keepdims, initial=_limits(x.dtype)[1])

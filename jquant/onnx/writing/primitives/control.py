@@ -104,7 +104,7 @@ def _kept(goes_on: jax.Array, result: jax.Array, carry: jax.Array) -> jax.Array:
 
 @primitive("scan")
 def _scan(builder: Builder, equation: Any, operands: list[Value]) -> Sequence[Value]:
-    """Its steps one after the other, or Scan."""
+    """The steps one after the other, or Scan."""
     scan = jaxprs.loop(equation)
     is_short = builder.model.unroll or scan.length == 0 or all(operand.is_known for operand in operands)
     write = _unrolled if is_short and isinstance(scan.length, int) else _as_node

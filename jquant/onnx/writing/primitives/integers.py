@@ -28,7 +28,7 @@ def _quotient(builder: Builder, _: Any, operands: list[Value]) -> Value:
 
 @primitive("rem")
 def _remainder(builder: Builder, _: Any, operands: list[Value]) -> Value:
-    """It has the sign of the dividend, which is the remainder by 0."""
+    """The remainder with the sign of the dividend; by 0, the dividend."""
     x, divisor = operands
     if is_float(x.dtype) or _is_safe(divisor):
         return elementwise(builder, "Mod", x, divisor, fmod=1)
