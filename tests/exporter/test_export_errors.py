@@ -36,7 +36,7 @@ ARGUMENTS = {
     "taken": ((lambda x: x, X), {"output_names": ["x"]}, "the name 'x' is given to several inputs or outputs"),
     "text": ((lambda x, mode: x, X, "fast"), {}, "mode is 'fast'; it must be an array, a number or a jax.ShapeDtypeStruct"),
     "complex": ((lambda x: x.real, X.astype(np.complex64)), {}, "x: complex64 is not supported"),
-    "key": ((lambda k: jax.random.normal(k, (3,)), jax.random.key(0)), {}, "k: random numbers are not supported"),
+    "key": ((lambda k: jax.random.normal(k, (3,)), jax.random.key(0)), {}, "k is a random key, which a model cannot take"),
     "nothing": ((lambda x: None, X), {}, "the function returns no array"),
     "text as a size": (
         (lambda images: images, jax.ShapeDtypeStruct(("n", 3), np.float32)),

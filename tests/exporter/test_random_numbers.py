@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
 
+from jquant.errors import ModelError
 from jquant.onnx import export
 
 from .same_results import nodes, require_same
@@ -43,6 +44,14 @@ def test_key_among_the_parameters():
 
     model = export(function, params, X)
     require_same(model, lambda x: function(params, x), (X,))
+
+
+@pytest.mark.parametrize(("key", "name"), [(jax.random.key(0), "key"), ([jax.random.key(0)], "key.0")])
+def test_key_among_the_inputs(key, name):
+    """As layers with `key=` are called, also if they do not read it."""
+    advice = f"{name} is a random key, which a model cannot take: make it a constant of the function, or a parameter"
+    with pytest.raises(ModelError, match=advice):
+        export(lambda params, x, key: x * params["w"], {"w": X}, X, key)
 
 
 def test_keys_that_nothing_reads():

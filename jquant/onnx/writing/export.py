@@ -26,6 +26,7 @@ from jquant.onnx.writing.value import Value, is_key, known
 _OLDEST = 13
 _DOMAINS = sorted({MICROSOFT, *(schema.domain for schema in onnx.defs.get_all_schemas())})
 _FORMS = ("exact", "qdq")
+_RANDOM_KEY = "is a random key, which a model cannot take: make it a constant of the function, or a parameter"
 Form = Literal["exact", "qdq"]
 
 
@@ -189,9 +190,12 @@ def _check_arguments(leaves: Sequence[Leaf], parameters: int) -> None:
             advice = f'for an open size, pass one of jax.export.symbolic_shape("{names}")'
             wrong.append(f"{leaf.name} has the size {' and '.join(map(repr, sizes))}; {advice}")
             continue
+        if is_key(type):
+            if number >= parameters:  # what follows from a known key is known
+                wrong.append(f"{leaf.name} {_RANDOM_KEY}")
+            continue
         try:
-            if not (is_key(type) and number < parameters):  # what follows from a known key is known
-                refused.check_type(type)
+            refused.check_type(type)
         except ModelError as error:
             wrong.append(f"{leaf.name}: {error}")
     if wrong:
