@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import pytest
-from support.documents import run_document
 from support.example_programs import load_example
 
 for package in ("onnx", "onnxruntime"):
@@ -79,7 +78,3 @@ def test_float_operators(trained):
     bound = 2.0**-24 * (69 * magnitude + 3 * np.abs(logits))  # one more of each for products of errors
     assert (np.abs(outputs["logits"] - logits) <= bound)[same].all()
     np.testing.assert_array_equal(outputs["logits"].argmax(axis=1)[same], logits.argmax(axis=1)[same])
-
-
-def test_document():
-    run_document("docs/models.md", "Digits as ONNX")
