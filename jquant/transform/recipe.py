@@ -289,7 +289,9 @@ class Recipe:
       rules: pairs of a pattern and a `Scheme`, or None to leave the site in float. The first rule whose pattern is the kind
         of the site (``"matmul"``, ``"convolution"`` or ``"embedding"``) or matches its name applies; in names, ``*`` matches
         anything. A site that no pattern matches stays float. Only patterns that begin with ``"activation_matmul"`` match
-        products of two activations, such as those of attention, and their schemes are dynamic.
+        products of two activations, such as those of attention, and their schemes are dynamic. A number, as in ``v#2``,
+        counts the uses of a weight in the order of the program: if inputs of other sizes reach them in another order, a rule
+        for one of them is for the use that is there then.
       smallest: the fewest elements that weights must have to be quantized.
 
     Raises:
