@@ -3,7 +3,7 @@
 import pytest
 from support.random_networks import FIRST, assert_equal_to_numpy
 
-NETWORKS, GATE, CHUNK = 2000, 40, 10  # how many are drawn in all, in the gate and in each test, by each version of JAX
+NETWORKS, GATE, CHUNK = 2000, 20, 10  # how many are drawn in all, in the gate and in each test, by each version of JAX
 
 
 def chunks() -> list:
