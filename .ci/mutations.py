@@ -117,7 +117,7 @@ FAULTS = [
     ),
     Fault(
         "GPTQ's permutation inverted",
-        "transform/gptq.py",
+        "transform/weights/gptq.py",
         "transform/test_gptq.py",
         "return results[jnp.argsort(order)], succeeded",
         "return results[order], succeeded",
@@ -159,7 +159,7 @@ FAULTS = [
     ),
     Fault(
         "`fmod` for `mod`",
-        "onnx/converters/elementwise.py",
+        "onnx/nodes/elementwise.py",
         "importer/test_elementwise.py",
         "return xp.mod(a, b)",
         "return xp.fmod(a, b)",
@@ -180,7 +180,7 @@ FAULTS = [
     ),
     Fault(
         "weights that are the same whatever their constants are",
-        "transform/weight_graph.py",
+        "transform/program/weight_graph.py",
         "transform/test_sizes_in_weights.py",
         'return f"c{_digest(value)}"',
         'return "c"',
@@ -208,7 +208,7 @@ FAULTS = [
     ),
     Fault(
         "mixed precision that pays twice for what sites share",
-        "transform/frontier.py",
+        "transform/choosing/frontier.py",
         "transform/test_mixed_precision.py",
         "price = sum(sizes[need] for need in choice.needs - stored)",
         "price = sum(sizes[need] for need in choice.needs)",

@@ -72,14 +72,14 @@ def onnx_operators() -> str:
     """The table of supported operators that onnx.md has between its markers."""
     importlib.import_module("jquant.onnx")
     by_domain: dict[str, list[str]] = {}
-    for domain, operator in importlib.import_module("jquant.onnx.registry").operators():
+    for domain, operator in importlib.import_module("jquant.onnx.running.registry").operators():
         by_domain.setdefault(domain or "ai.onnx", []).append(f"`{operator}`")
     return "\n".join(["| domain | operators |", "|---|---|", *(f"| {k} | {', '.join(v)} |" for k, v in by_domain.items())])
 
 
 def cross_reference(page: str) -> str:
     """cross_reference.md, with what `jquant.onnx.export` writes in the last column of its table of names."""
-    importlib.import_module("jquant.onnx.writing.export")
+    importlib.import_module("jquant.onnx.exporter")
     nodes = importlib.import_module("jquant.onnx.writing.table").nodes
     title = "## Names\n"
     before, rest = page.split(title)

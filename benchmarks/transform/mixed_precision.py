@@ -20,7 +20,7 @@ from tqdm import tqdm
 from benchmarks import environment
 from benchmarks.transform.networks import CharacterModel, ResidualMLP, digits, documentation, train
 from jquant import transform
-from jquant.transform.trials import Trials
+from jquant.transform.choosing.trials import Trials
 
 RESULTS = Path(__file__).parent.parent / "results"
 NUM_RANDOM = 100

@@ -15,9 +15,9 @@ except ModuleNotFoundError as _error:
 
 from jquant.errors import ModelError
 from jquant.onnx import compare
+from jquant.onnx.exporter import export
 from jquant.onnx.loader import load
 from jquant.onnx.model import Model
-from jquant.onnx.writing.export import export
 
 __all__ = ["Model", "ModelError", "compare", "export", "load"]
 

@@ -9,8 +9,8 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jquant.errors import ModelError
-from jquant.onnx.graph import Value
-from jquant.onnx.values import fitted, jax_dtype, to_jax
+from jquant.onnx.graphs.graph import Value
+from jquant.onnx.graphs.values import fitted, jax_dtype, to_jax
 
 Where = ArrayLike | tuple[ArrayLike, ...]
 _MAX_LISTED = 5  # missing parameters that an error names

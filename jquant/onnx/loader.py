@@ -9,27 +9,18 @@ from jax.typing import ArrayLike
 from onnx import inliner
 
 from jquant.errors import ModelError
-from jquant.onnx import (
-    arguments,
-    branches,
-    files,
-    functions,
-    fusion,
-    limits,
-    moving_parts,
-    parameter_shapes,
-    registry,
-    sorted_places,
-    tied_embeddings,
-)
-from jquant.onnx import converters as _converters  # noqa: F401  # importing them fills the table of the registry
-from jquant.onnx.element_types import element_types
-from jquant.onnx.graph import DEFAULT_DOMAIN, Graph
+from jquant.onnx import arguments
+from jquant.onnx import nodes as _nodes  # noqa: F401  # importing them fills the table of the registry
+from jquant.onnx.fusing import fusion, moving_parts, sorted_places, tied_embeddings
+from jquant.onnx.graphs.element_types import element_types
+from jquant.onnx.graphs.graph import DEFAULT_DOMAIN, Graph
+from jquant.onnx.graphs.n_bits import MATMUL_N_BITS, with_int8_rows
+from jquant.onnx.graphs.values import fitted
 from jquant.onnx.model import Model
-from jquant.onnx.n_bits import MATMUL_N_BITS, with_int8_rows
-from jquant.onnx.reader import Reader, versions
-from jquant.onnx.registry import Converter
-from jquant.onnx.values import fitted
+from jquant.onnx.reading import files, functions
+from jquant.onnx.reading.reader import Reader, versions
+from jquant.onnx.running import branches, limits, parameter_shapes, registry
+from jquant.onnx.running.registry import Converter
 
 _OLDEST, _NEWEST = 7, 28  # operator sets of ONNX's own domain
 

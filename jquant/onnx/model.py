@@ -12,11 +12,12 @@ from jax.typing import ArrayLike
 from jquant import jaxprs
 from jquant.errors import ModelError
 from jquant.lowering import recording
-from jquant.onnx import arguments, branches, limits, packing, recorded_nodes, statics, summary, unsupported
-from jquant.onnx.evaluate import Evaluation, Watch
-from jquant.onnx.graph import Graph, Value
-from jquant.onnx.registry import Converter
-from jquant.onnx.values import is_narrowed, to_jax
+from jquant.onnx import arguments, summary
+from jquant.onnx.graphs.graph import Graph, Value
+from jquant.onnx.graphs.values import is_narrowed, to_jax
+from jquant.onnx.running import branches, limits, packing, recorded_nodes, statics, unsupported
+from jquant.onnx.running.evaluate import Evaluation, Watch
+from jquant.onnx.running.registry import Converter
 
 _LARGEST_CONSTANT = 1  # elements of a Constant node that does not become a parameter
 _Memory = weakref.WeakKeyDictionary

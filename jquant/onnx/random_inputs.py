@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from jquant.onnx import stablehlo
+from jquant.onnx.graphs.values import jax_dtype
 from jquant.onnx.model import Model
-from jquant.onnx.values import jax_dtype
 
 _IMAGE_SIZE = 64  # height and width, if a model takes images of any size
 

@@ -8,9 +8,9 @@ import jax
 from jax import export as jax_export
 
 from jquant.errors import ModelError
+from jquant.onnx.graphs.values import jax_dtype
 from jquant.onnx.model import Model
-from jquant.onnx.open_sizes import undecided
-from jquant.onnx.values import jax_dtype
+from jquant.onnx.running.open_sizes import undecided
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 _FUNCTIONS = frozenset({"max", "min", "mod", "floordiv"})  # those that a constraint may call

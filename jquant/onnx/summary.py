@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jquant.onnx.graph import JQUANT, MICROSOFT, Graph, Value
+from jquant.onnx.graphs.graph import JQUANT, MICROSOFT, Graph, Value
 
 
 def table(

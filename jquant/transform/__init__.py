@@ -13,12 +13,13 @@ raises are not changed; a note says what it was called with.
 from jquant.errors import TransformError, TransformTypeError
 from jquant.transform import adapters
 from jquant.transform.calibrate import calibrate
+from jquant.transform.choosing.mixed_precision import mixed_precision
+from jquant.transform.choosing.mixed_result import Assignment, MixedPrecision, SiteChoice
 from jquant.transform.listing import Row, Sites, sites
-from jquant.transform.mixed_precision import mixed_precision
-from jquant.transform.mixed_result import Assignment, MixedPrecision, SiteChoice
+from jquant.transform.observations.statistics import InputStatistics
 from jquant.transform.quantization_aware import quantization_aware
 from jquant.transform.quantize import QuantizedFunction, quantize
-from jquant.transform.recipe import (
+from jquant.transform.recipes.recipe import (
     Activations,
     Recipe,
     Scheme,
@@ -33,7 +34,6 @@ from jquant.transform.recipe import (
     weight_only_nvfp4,
 )
 from jquant.transform.report import Report, SiteReport, report
-from jquant.transform.statistics import InputStatistics
 
 __all__ = [
     "Activations",

@@ -17,14 +17,15 @@ from jquant.arguments.statics import float_data_type, integer, is_sequence, numb
 from jquant.arithmetic.straight_through import straight_through
 from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.placement import explain_array_errors_as
-from jquant.transform import compute, layers, prepared_weights, rewrite
-from jquant.transform.checks import as_transform_errors
-from jquant.transform.layouts import MATMUL, Storage
-from jquant.transform.parameters import described, require_arrays
-from jquant.transform.plan import Plan, Site
+from jquant.transform.formats.stored_weights import Stored
+from jquant.transform.program.layouts import MATMUL, Storage
+from jquant.transform.program.parameters import described, require_arrays
+from jquant.transform.program.plan import Plan, Site
 from jquant.transform.quantize import QuantizedFunction
-from jquant.transform.site_functions import straight_through_output, straight_through_product
-from jquant.transform.stored_weights import Stored
+from jquant.transform.recipes.checks import as_transform_errors
+from jquant.transform.rewriting import compute, rewrite
+from jquant.transform.rewriting.site_functions import straight_through_output, straight_through_product
+from jquant.transform.weights import layers, prepared_weights
 
 __all__ = ["attach", "init", "merge"]
 

@@ -14,17 +14,19 @@ from jquant.calibration.batches import with_progress
 from jquant.calibration.coarse import warnings_about
 from jquant.errors import TransformError
 from jquant.placement import explain_array_errors_as
-from jquant.transform import compute, rewrite, same_sites, statistics, traced
-from jquant.transform.checks import as_transform_errors
-from jquant.transform.input_batches import each_inputs
-from jquant.transform.observed_entries import with_readers
-from jquant.transform.observed_numbers import require_numbers, warn_of_zeros
-from jquant.transform.parameters import flattened
-from jquant.transform.plan import Plan, Site
-from jquant.transform.recipe import Recipe
-from jquant.transform.sequential import sequential_sums
-from jquant.transform.static_inputs import static_inputs
-from jquant.transform.statistics import Sums
+from jquant.transform.observations import statistics
+from jquant.transform.observations.input_batches import each_inputs
+from jquant.transform.observations.observed_entries import with_readers
+from jquant.transform.observations.observed_numbers import require_numbers, warn_of_zeros
+from jquant.transform.observations.static_inputs import static_inputs
+from jquant.transform.observations.statistics import Sums
+from jquant.transform.program import same_sites, traced
+from jquant.transform.program.parameters import flattened
+from jquant.transform.program.plan import Plan, Site
+from jquant.transform.recipes.checks import as_transform_errors
+from jquant.transform.recipes.recipe import Recipe
+from jquant.transform.rewriting import compute, rewrite
+from jquant.transform.rewriting.sequential import sequential_sums
 
 _NAME = "transform.calibrate"
 

@@ -5,12 +5,13 @@ from typing import Any, NamedTuple
 
 from jquant.errors import TransformError
 from jquant.placement import explain_array_errors_as
-from jquant.transform import tables, traced
-from jquant.transform.layouts import ACTIVATION_MATMUL, EMBEDDING
-from jquant.transform.parameters import flattened
-from jquant.transform.plan import ActivationProduct, Site
-from jquant.transform.preparation import Preparation
-from jquant.transform.recipe import Activations, Recipe, Scheme, dynamic_int8
+from jquant.transform import tables
+from jquant.transform.program import traced
+from jquant.transform.program.layouts import ACTIVATION_MATMUL, EMBEDDING
+from jquant.transform.program.parameters import flattened
+from jquant.transform.program.plan import ActivationProduct, Site
+from jquant.transform.recipes.preparation import Preparation
+from jquant.transform.recipes.recipe import Activations, Recipe, Scheme, dynamic_int8
 
 _NAME = "transform.sites"
 

@@ -12,15 +12,18 @@ from jquant import jaxprs
 from jquant.arithmetic.straight_through import straight_through
 from jquant.errors import TransformError
 from jquant.placement import explain_array_errors_as
-from jquant.transform import compute, layers, prepared_weights, rewrite, site_functions, statistics, traced
-from jquant.transform.layouts import EMBEDDING
-from jquant.transform.parameters import flattened, require_arrays
-from jquant.transform.plan import ActivationProduct, Site
-from jquant.transform.prepared_weights import SMOOTHING, WEIGHTS, without_factors
-from jquant.transform.recipe import Recipe
-from jquant.transform.static_inputs import static_inputs
-from jquant.transform.statistics import InputStatistics
-from jquant.transform.stored_weights import Stored
+from jquant.transform.formats.stored_weights import Stored
+from jquant.transform.observations import statistics
+from jquant.transform.observations.static_inputs import static_inputs
+from jquant.transform.observations.statistics import InputStatistics
+from jquant.transform.program import traced
+from jquant.transform.program.layouts import EMBEDDING
+from jquant.transform.program.parameters import flattened, require_arrays
+from jquant.transform.program.plan import ActivationProduct, Site
+from jquant.transform.recipes.recipe import Recipe
+from jquant.transform.rewriting import compute, rewrite, site_functions
+from jquant.transform.weights import layers, prepared_weights
+from jquant.transform.weights.prepared_weights import SMOOTHING, WEIGHTS, without_factors
 
 _NAME = "transform.quantization_aware"
 

@@ -19,15 +19,18 @@ from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.jaxprs import Program
 from jquant.lowering import recording
 from jquant.placement import explain_array_errors_as, raise_explained
-from jquant.transform import packing, quantized_parameters, rewrite, same_sites, site_functions, statistics, traced
-from jquant.transform.checks import as_transform_errors
-from jquant.transform.packing import Load
-from jquant.transform.parameters import Parameters, abstract, flattened, require_arrays
-from jquant.transform.plan import Plan
-from jquant.transform.recipe import Recipe
-from jquant.transform.static_inputs import static_inputs
-from jquant.transform.stored_weights import Stored
-from jquant.transform.traced import Analysis, Function
+from jquant.transform.formats.stored_weights import Stored
+from jquant.transform.observations import statistics
+from jquant.transform.observations.static_inputs import static_inputs
+from jquant.transform.program import same_sites, traced
+from jquant.transform.program.parameters import Parameters, abstract, flattened, require_arrays
+from jquant.transform.program.plan import Plan
+from jquant.transform.program.traced import Analysis, Function
+from jquant.transform.recipes.checks import as_transform_errors
+from jquant.transform.recipes.recipe import Recipe
+from jquant.transform.rewriting import rewrite, site_functions
+from jquant.transform.weights import packing, quantized_parameters
+from jquant.transform.weights.packing import Load
 
 _NAME = "transform.quantize"
 

@@ -11,14 +11,16 @@ import numpy as np
 
 from jquant.errors import TransformError
 from jquant.placement import explain_array_errors_as
-from jquant.transform import compute, rewrite, tables, traced
-from jquant.transform.checks import require_file
-from jquant.transform.layouts import ACTIVATION_MATMUL, EMBEDDING
+from jquant.transform import tables
 from jquant.transform.noise import decibels, powers
-from jquant.transform.parameters import flattened, require_arrays, size_in_bytes
-from jquant.transform.plan import ActivationProduct, Site
+from jquant.transform.program import traced
+from jquant.transform.program.layouts import ACTIVATION_MATMUL, EMBEDDING
+from jquant.transform.program.parameters import flattened, require_arrays, size_in_bytes
+from jquant.transform.program.plan import ActivationProduct, Site
 from jquant.transform.quantize import quantize
-from jquant.transform.recipe import Recipe
+from jquant.transform.recipes.checks import require_file
+from jquant.transform.recipes.recipe import Recipe
+from jquant.transform.rewriting import compute, rewrite
 
 _NAME = "transform.report"
 

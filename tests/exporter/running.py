@@ -10,7 +10,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from jquant.onnx import onnxruntime_session
-from jquant.onnx.writing.export import export
+from jquant.onnx.exporter import export
 
 
 def run(model: onnx.ModelProto, inputs: Sequence, *, optimized: bool) -> list[np.ndarray]:

@@ -10,7 +10,7 @@ pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
 
 from jquant.errors import ModelError
-from jquant.onnx.writing.export import export
+from jquant.onnx.exporter import export
 
 from .running import assert_exported, in_type, numbers, sample
 

@@ -9,9 +9,10 @@ from support.documents import OPERATORS, ROOT
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 
 import jquant.onnx  # noqa: E402, F401  # fills the table of converters
-from jquant.onnx import recorded_nodes, registry  # noqa: E402
-from jquant.onnx.graph import DEFAULT_DOMAIN  # noqa: E402
-from jquant.onnx.writing import export, table  # noqa: E402, F401  # fills the table of writers
+from jquant.onnx import exporter as export  # noqa: E402, F401  # fills the table of writers
+from jquant.onnx.graphs.graph import DEFAULT_DOMAIN  # noqa: E402
+from jquant.onnx.running import recorded_nodes, registry  # noqa: E402
+from jquant.onnx.writing import table  # noqa: E402  # fills the table of writers
 
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "cross_reference.md").read_text()

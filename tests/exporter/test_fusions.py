@@ -18,7 +18,7 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not inst
 
 from exporter.running import run  # noqa: E402
 
-from jquant.onnx.writing.export import export  # noqa: E402
+from jquant.onnx.exporter import export  # noqa: E402
 
 
 def optimized(model, path) -> collections.Counter:

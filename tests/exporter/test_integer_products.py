@@ -25,7 +25,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: 
 
 from exporter.running import run, sample  # noqa: E402
 
-from jquant.onnx.writing.export import export  # noqa: E402
+from jquant.onnx.exporter import export  # noqa: E402
 
 OPERATORS = {
     "matmul_integer",

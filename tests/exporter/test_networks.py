@@ -22,7 +22,7 @@ nnx = pytest.importorskip("flax.nnx", reason="flax is not installed (extra: reci
 from exporter.running import run  # noqa: E402
 
 from jquant.onnx import compare  # noqa: E402
-from jquant.onnx.writing.export import export  # noqa: E402
+from jquant.onnx.exporter import export  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")  # Flax's layers add arrays of different ranks
 Scheme = transform.Scheme

@@ -24,7 +24,7 @@ from exporter.running import run, run_reference  # noqa: E402
 import jquant  # noqa: E402
 from jquant.cases import CASES, VARIANTS, samples  # noqa: E402
 from jquant.errors import ModelError  # noqa: E402
-from jquant.onnx.writing.export import export  # noqa: E402
+from jquant.onnx.exporter import export  # noqa: E402
 
 _OPERATORS = (
     *("quantize_linear", "dequantize_linear", "dynamic_quantize_linear", "scale_and_zero_point"),

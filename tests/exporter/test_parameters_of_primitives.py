@@ -17,7 +17,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: 
 
 from jquant import jaxprs
 from jquant.errors import ModelError
-from jquant.onnx.writing.export import export
+from jquant.onnx.exporter import export
 from jquant.onnx.writing.table import PRIMITIVES
 
 from .running import assert_exported

@@ -9,7 +9,7 @@ from jax import lax
 pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
 
-from jquant.onnx.writing.export import export
+from jquant.onnx.exporter import export
 
 from .running import FLOATS, INTEGERS, assert_exported, in_type, numbers, run, sample
 

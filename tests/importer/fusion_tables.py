@@ -1,4 +1,4 @@
-"""The operators of `jquant.onnx.qdq_patterns`, each with a call and the function that it has to equal."""
+"""The operators of `jquant.onnx.fusing.qdq_patterns`, each with a call and the function that it has to equal."""
 
 import numpy as np
 

@@ -15,7 +15,8 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not inst
 from onnx import helper, parser  # noqa: E402
 
 import jquant.onnx  # noqa: E402
-from jquant.onnx import ModelError, axes, registry  # noqa: E402
+from jquant.onnx import ModelError  # noqa: E402
+from jquant.onnx.running import axes, registry  # noqa: E402
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4) / 8
 LEVELS = X.astype(np.uint8)

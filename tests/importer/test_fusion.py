@@ -11,8 +11,8 @@ from support.sampling import one_in
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 
 import jquant.onnx  # noqa: E402
-from jquant.onnx import fusion, qdq_patterns  # noqa: E402
-from jquant.onnx.reader import Reader  # noqa: E402
+from jquant.onnx.fusing import fusion, qdq_patterns  # noqa: E402
+from jquant.onnx.reading.reader import Reader  # noqa: E402
 
 from .fusion_tables import BINARY, PASSED_THROUGH, UNARY  # noqa: E402
 from .qdq_models import (  # noqa: E402

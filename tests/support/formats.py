@@ -1,6 +1,6 @@
 """Weights in each format, by hand: with jquant's public operators, and with the formulas of `jquant.reference`.
 
-A matrix has the shape (..., K, N), as in `jquant.transform.weight_formats`, with which this shares no code.
+A matrix has the shape (..., K, N), as in `jquant.transform.formats.weight_formats`, with which this shares no code.
 """
 
 from collections.abc import Mapping

@@ -14,7 +14,7 @@ from support.formats import is_for_filters
 from support.networks import LOOK_UPS, SCHEMES, Float, convolution
 
 from jquant import transform
-from jquant.transform import compute
+from jquant.transform.rewriting import compute
 
 WIDTH, ROWS, WORDS = 16, 4, 24
 FIRST = 0 if jax.__version_info__ < (0, 11) else 5_000  # the first seed: both versions of JAX together draw twice as many

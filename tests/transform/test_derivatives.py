@@ -16,7 +16,8 @@ from support.sampling import one_in
 
 from jquant import transform
 from jquant.calibration import Range
-from jquant.transform import TransformError, TransformTypeError, weight_formats
+from jquant.transform import TransformError, TransformTypeError
+from jquant.transform.formats import weight_formats
 
 DRAW = Draw(0)
 W, OTHER = DRAW.weights(16, 16), DRAW.weights(16, 16)

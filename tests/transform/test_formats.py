@@ -17,7 +17,8 @@ from support.sampling import one_in
 from support.small_functions import NETWORKS, draw_operands
 
 from jquant import transform
-from jquant.transform import Scheme, weight_formats
+from jquant.transform import Scheme
+from jquant.transform.formats import weight_formats
 
 TYPES = weight_formats.WEIGHT_TYPES
 PRODUCTS = weight_formats.INTEGER_PRODUCTS

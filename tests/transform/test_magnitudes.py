@@ -15,7 +15,8 @@ from support.networks import recipe
 from support.sampling import one_in
 
 from jquant import transform
-from jquant.transform import Scheme, weight_formats
+from jquant.transform import Scheme
+from jquant.transform.formats import weight_formats
 
 K, N = 37, 6
 INTEGERS = {"INT8": 127, "INT4": 7, "INT2": 1, "UINT8": 255, "UINT4": 15}

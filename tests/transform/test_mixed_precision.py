@@ -16,10 +16,10 @@ from support.sampling import one_in
 
 from jquant import transform
 from jquant.transform import TransformTypeError
-from jquant.transform.frontier import Choice, frontier
-from jquant.transform.parameters import size_in_bytes
-from jquant.transform.recipe import Recipe, Scheme
-from jquant.transform.trials import Trials
+from jquant.transform.choosing.frontier import Choice, frontier
+from jquant.transform.choosing.trials import Trials
+from jquant.transform.program.parameters import size_in_bytes
+from jquant.transform.recipes.recipe import Recipe, Scheme
 
 INT4, INT8 = Scheme(weight_type="INT4"), Scheme()
 FLOAT_INPUT = Scheme(activations="FLOAT")
@@ -226,7 +226,7 @@ def test_frontier(count):
 
 def test_frontier_of_many_sites(monkeypatch):
     """It keeps some of the best assignments, with the smallest and the best of all, and every one is what it says."""
-    monkeypatch.setattr("jquant.transform.frontier._MOST", 500)
+    monkeypatch.setattr("jquant.transform.choosing.frontier._MOST", 500)
     random = np.random.default_rng(0)
     sizes = {(site, n): int(random.integers(10**6)) for site in range(40) for n in range(3)}
     sites = [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jquant import transform
-from jquant.transform.parameters import flattened
+from jquant.transform.program.parameters import flattened
 
 
 class Box(NamedTuple):

@@ -20,7 +20,8 @@ from support.sampling import one_in
 
 from jquant import transform
 from jquant.calibration import Range
-from jquant.transform import TransformTypeError, statistics
+from jquant.transform import TransformTypeError
+from jquant.transform.observations import statistics
 
 GPTQ = transform.Scheme(activations="FLOAT", weight_rounding="GPTQ")
 SMOOTH_QUANT = transform.Scheme(activations="DYNAMIC_ROW", smoothing="SMOOTHQUANT")

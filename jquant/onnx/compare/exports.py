@@ -11,11 +11,11 @@ import onnx
 
 from jquant.calibration.batches import with_progress
 from jquant.errors import ModelError, shown
-from jquant.onnx import files
 from jquant.onnx.compare.measures import decibels_of, deviation_of, is_integer, same_argmax, ulps_of
 from jquant.onnx.compare.node_by_node import Row, nodes, table
+from jquant.onnx.graphs.values import fitted
 from jquant.onnx.onnxruntime_session import run, session
-from jquant.onnx.values import fitted
+from jquant.onnx.reading import files
 from jquant.onnx.writing import signature
 
 _NAME = "compare.exported"

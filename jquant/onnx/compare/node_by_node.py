@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from jax.typing import ArrayLike
 
-from jquant.onnx import files
 from jquant.onnx.compare.measures import arrays, deviation_of, is_integer
-from jquant.onnx.graph import Node
+from jquant.onnx.graphs.graph import Node
+from jquant.onnx.graphs.values import is_static, to_jax
 from jquant.onnx.loader import load
 from jquant.onnx.onnxruntime_session import SATURATION, Inputs, intermediate, saturates
-from jquant.onnx.values import is_static, to_jax
+from jquant.onnx.reading import files
 
 
 @dataclasses.dataclass

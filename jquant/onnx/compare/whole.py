@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jquant.onnx import files
 from jquant.onnx.compare.measures import arrays, deviation_of, same_argmax
 from jquant.onnx.model import Model
 from jquant.onnx.onnxruntime_session import Inputs, run, session
+from jquant.onnx.reading import files
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import onnx
 
-from jquant.onnx.graph import DEFAULT_DOMAIN
+from jquant.onnx.graphs.graph import DEFAULT_DOMAIN
 from jquant.onnx.writing import kernel_types, schemas, sizes
 from jquant.onnx.writing.value import Size, Value, is_static, known
 

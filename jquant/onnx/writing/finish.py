@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
-from jquant.onnx.graph import DEFAULT_DOMAIN
+from jquant.onnx.graphs.graph import DEFAULT_DOMAIN
 from jquant.onnx.writing import bodies
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.value import Value

@@ -9,11 +9,12 @@ import jax
 import numpy as np
 import onnx
 
-from jquant.onnx import packing, protos, recorded_nodes
-from jquant.onnx.graph import Graph, Node
-from jquant.onnx.graph import Value as Declared
-from jquant.onnx.recorded_nodes import Recorded
-from jquant.onnx.values import is_static, sizes
+from jquant.onnx.graphs import protos
+from jquant.onnx.graphs.graph import Graph, Node
+from jquant.onnx.graphs.graph import Value as Declared
+from jquant.onnx.graphs.values import is_static, sizes
+from jquant.onnx.running import packing, recorded_nodes
+from jquant.onnx.running.recorded_nodes import Recorded
 from jquant.onnx.writing import schemas, wide
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import cast, reshape

@@ -7,9 +7,9 @@ import numpy as np
 import onnx
 import onnx.version_converter
 
-from jquant.onnx import protos
-from jquant.onnx.graph import Node
-from jquant.onnx.sources import CONTROL_FLOW
+from jquant.onnx.graphs import protos
+from jquant.onnx.graphs.graph import Node
+from jquant.onnx.graphs.sources import CONTROL_FLOW
 from jquant.onnx.writing.value import Value
 
 _OLDEST_CONTROL_FLOW = 11  # from which on If, Loop and Scan have only been given more types

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 from jax.tree_util import tree_flatten_with_path
 
-from jquant.onnx.graph import Value as Declared
+from jquant.onnx.graphs.graph import Value as Declared
+from jquant.onnx.graphs.values import is_narrowed
 from jquant.onnx.model import Model
-from jquant.onnx.values import is_narrowed
 
 _Any = TypeVar("_Any")
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from jquant.onnx.graph import DEFAULT_DOMAIN
+from jquant.onnx.graphs.graph import DEFAULT_DOMAIN
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.value import Value
 

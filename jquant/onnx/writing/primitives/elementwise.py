@@ -12,7 +12,7 @@ from jquant.errors import ModelError
 from jquant.lowering.bitcast import bitcast
 from jquant.onnx.writing import walk
 from jquant.onnx.writing.builder import Builder
-from jquant.onnx.writing.operators import narrow_floats
+from jquant.onnx.writing.formulas import narrow_floats
 from jquant.onnx.writing.steps import cast, elementwise, is_float, is_unsigned, like, where
 from jquant.onnx.writing.table import PRIMITIVES, primitive
 from jquant.onnx.writing.value import Value

@@ -1,0 +1,1 @@
+"""Replaces patterns of nodes by single nodes, when a model is loaded."""

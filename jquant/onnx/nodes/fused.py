@@ -1,0 +1,315 @@
+"""The integer operators that fusion substitutes for DequantizeLinear, an operator and QuantizeLinear.
+
+Their names and arithmetic are those of jquant's operators. Scales and zero points of activations have one element.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jquant.arithmetic import lookup
+from jquant.lowering import materialize
+from jquant.onnx.graphs.graph import JQUANT
+from jquant.onnx.nodes.quantized_parameters import FEATURE_LEVEL, convolution_options, flat, padding_argument
+from jquant.onnx.nodes.windows import resolve_padding, resolve_pool_padding
+from jquant.onnx.running.registry import converter
+from jquant.operators.convolution_integer_to_float import convolution_integer_to_float
+from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
+from jquant.operators.quantized_gemm import quantized_gemm
+from jquant.operators.quantized_linear_add import quantized_linear_add
+from jquant.operators.quantized_linear_average_pool import quantized_linear_average_pool
+from jquant.operators.quantized_linear_concat import quantized_linear_concat
+from jquant.operators.quantized_linear_convolution import quantized_linear_convolution
+from jquant.operators.quantized_linear_global_average_pool import quantized_linear_global_average_pool
+from jquant.operators.quantized_linear_leaky_relu import quantized_linear_leaky_relu
+from jquant.operators.quantized_linear_matmul import quantized_linear_matmul
+from jquant.operators.quantized_linear_multiply import quantized_linear_multiply
+from jquant.operators.quantized_linear_sigmoid import quantized_linear_sigmoid
+from jquant.operators.quantized_linear_softmax import quantized_linear_softmax
+from jquant.packed.matrix import PackedMatrix
+
+
+def _stored_converter(
+    operator: str, packs: Mapping[str, str] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A converter whose integer result is stored in memory before anything reads it.
+
+    Otherwise XLA:CPU recomputes all element-wise operations for each reader, and for each element of a convolution's
+    windows: text recognition took seven times as long.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def stored(*operands, **attributes):
+            return materialize.stored(function(*operands, **attributes))
+
+        return converter(operator, domain=JQUANT, packs=packs)(stored)
+
+    return decorate
+
+
+def _weights(b, b_scale, b_zero_point):
+    """The weights of a product as keyword arguments; packed ones contain their zero point."""
+    b_zero_point = None if isinstance(b, PackedMatrix) else flat(b_zero_point)
+    return {"b": b, "b_scale": flat(b_scale), "b_zero_point": b_zero_point}
+
+
+def _with_matrices(product, a, b):
+    """``product(a, b)``, for which a vector is a row on the left and a column on the right, as in ONNX."""
+    vector_axes = tuple(axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1)
+    if not vector_axes:
+        return product(a, b)
+    matrix = product(a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b)
+    return jnp.squeeze(matrix, vector_axes)
+
+
+@_stored_converter("quantized_linear_matmul", packs={"b": "b_zero_point"})
+def matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, *, output_dtype):
+    def product(a, b):
+        return quantized_linear_matmul(
+            a,
+            a_scale=flat(a_scale),
+            a_zero_point=flat(a_zero_point),
+            **_weights(b, b_scale, b_zero_point),
+            output_scale=flat(y_scale),
+            output_zero_point=flat(y_zero_point),
+            output_dtype=output_dtype,
+            feature_level=FEATURE_LEVEL,
+        )
+
+    return _with_matrices(product, a, b)
+
+
+@converter("matmul_integer_to_float", domain=JQUANT, packs={"b": "b_zero_point"})
+def matmul_to_float(a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias=None, *, transA=0, transB=0):
+    """The bias is that of Gemm, which broadcasts."""
+    a, b = a.T if transA else a, b.T if transB else b
+    bias = bias.reshape(1, 1) if bias is not None and bias.ndim == 0 else bias
+
+    def product(a, b):
+        return matmul_integer_to_float(
+            a,
+            a_scale=flat(a_scale),
+            a_zero_point=flat(a_zero_point),
+            **_weights(b, b_scale, b_zero_point),
+            bias=bias,
+            feature_level=FEATURE_LEVEL,
+        )
+
+    return _with_matrices(product, a, b)
+
+
+@_stored_converter("quantized_gemm", packs={"b": "b_zero_point"})
+def gemm(
+    a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, c=None, *, transA=0, transB=0, output_dtype
+):
+    a, b = a.T if transA else a, b.T if transB else b
+    return quantized_gemm(
+        a,
+        a_scale=flat(a_scale),
+        a_zero_point=flat(a_zero_point),
+        **_weights(b, b_scale, b_zero_point),
+        c=c,
+        output_scale=flat(y_scale),
+        output_zero_point=flat(y_zero_point),
+        output_dtype=output_dtype,
+    )
+
+
+@_stored_converter("quantized_linear_convolution")
+def convolution(
+    x,
+    x_scale,
+    x_zero_point,
+    w,
+    w_scale,
+    w_zero_point,
+    y_scale,
+    y_zero_point,
+    bias=None,
+    *,
+    auto_pad="NOTSET",
+    dilations=None,
+    group=1,
+    kernel_shape=None,
+    pads=None,
+    strides=None,
+    output_dtype,
+):
+    x, pads = resolve_padding(x, w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
+    return quantized_linear_convolution(
+        x,
+        input_scale=flat(x_scale),
+        input_zero_point=flat(x_zero_point),
+        filter=w,
+        filter_scale=flat(w_scale),
+        filter_zero_point=flat(w_zero_point),
+        output_scale=flat(y_scale),
+        output_zero_point=flat(y_zero_point),
+        bias=bias,
+        output_dtype=output_dtype,
+        **convolution_options(dilations=dilations, group=group, pads=pads, strides=strides),
+    )
+
+
+@converter("convolution_integer_to_float", domain=JQUANT)
+def convolution_to_float(
+    x,
+    x_scale,
+    x_zero_point,
+    w,
+    w_scale,
+    w_zero_point,
+    bias=None,
+    *,
+    auto_pad="NOTSET",
+    dilations=None,
+    group=1,
+    kernel_shape=None,
+    pads=None,
+    strides=None,
+):
+    x, pads = resolve_padding(x, w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
+    return convolution_integer_to_float(
+        x,
+        input_scale=flat(x_scale),
+        input_zero_point=flat(x_zero_point),
+        filter=w,
+        filter_scale=flat(w_scale),
+        filter_zero_point=flat(w_zero_point),
+        bias=bias,
+        **convolution_options(dilations=dilations, group=group, pads=pads, strides=strides),
+    )
+
+
+@_stored_converter("quantized_linear_add")
+def add(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, *, output_dtype):
+    return quantized_linear_add(
+        a,
+        a_scale=flat(a_scale),
+        a_zero_point=flat(a_zero_point),
+        b=b,
+        b_scale=flat(b_scale),
+        b_zero_point=flat(b_zero_point),
+        output_scale=flat(y_scale),
+        output_zero_point=flat(y_zero_point),
+        output_dtype=output_dtype,
+        feature_level=FEATURE_LEVEL,
+    )
+
+
+@_stored_converter("quantized_linear_multiply")
+def multiply(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, *, output_dtype):
+    return quantized_linear_multiply(
+        a,
+        a_scale=flat(a_scale),
+        a_zero_point=flat(a_zero_point),
+        b=b,
+        b_scale=flat(b_scale),
+        b_zero_point=flat(b_zero_point),
+        output_scale=flat(y_scale),
+        output_zero_point=flat(y_zero_point),
+        output_dtype=output_dtype,
+    )
+
+
+@_stored_converter("quantized_linear_concat")
+def concat(y_scale, y_zero_point, *triples, axis, output_dtype):
+    """Takes its operands as onnxruntime's QLinearConcat does: a tensor, its scale and its zero point, repeatedly."""
+    inputs = [
+        (values, flat(scale), flat(zero_point)) for values, scale, zero_point in zip(*[iter(triples)] * 3, strict=True)
+    ]
+    return quantized_linear_concat(
+        inputs, output_scale=flat(y_scale), output_zero_point=flat(y_zero_point), axis=axis, output_dtype=output_dtype
+    )
+
+
+def _tabulated(function, x, table, parameters):
+    """``function(x, *parameters)``, whose results for all integers may be known: then they are `table`.
+
+    The callers are jitted: one program computes the tables of all nodes while a model is loaded, and calls outside `jit`
+    compile nothing anew.
+    """
+    leaves, tree = jax.tree.flatten(tuple(map(flat, parameters)))
+
+    def of_leaves(x, *leaves, once):
+        del once
+        return function(x, *tree.unflatten(leaves))
+
+    return lookup.elementwise(of_leaves, x, *leaves, table=table)
+
+
+@_stored_converter("quantized_linear_leaky_relu")
+@functools.partial(jax.jit, static_argnames="alpha")
+def leaky_relu(x, table, *parameters, alpha=0.01):
+    return _tabulated(functools.partial(quantized_linear_leaky_relu, alpha=alpha), x, table, parameters)
+
+
+@_stored_converter("quantized_linear_sigmoid")
+@jax.jit
+def sigmoid(x, table, *parameters):
+    return _tabulated(quantized_linear_sigmoid, x, table, parameters)
+
+
+@_stored_converter("quantized_linear_times_sigmoid")
+@jax.jit
+def times_sigmoid(x, table, *parameters):
+    """The parameters are those of the sigmoid, and after them those of the product."""
+
+    def function(x, s_scale, s_zero_point, gate_scale, gate_zero_point, x_scale, x_zero_point, *product_parameters):
+        gate = quantized_linear_sigmoid(x, s_scale, s_zero_point, gate_scale, gate_zero_point)
+        return quantized_linear_multiply(x, x_scale, x_zero_point, gate, *product_parameters)
+
+    return _tabulated(function, x, table, parameters)
+
+
+@_stored_converter("quantized_linear_softmax")
+def softmax(x, x_scale, x_zero_point, y_scale, y_zero_point, *, axis=-1):
+    return quantized_linear_softmax(x, flat(x_scale), flat(x_zero_point), flat(y_scale), flat(y_zero_point), axis=axis)
+
+
+@_stored_converter("quantized_linear_average_pool")
+def average_pool(
+    x,
+    x_scale,
+    x_zero_point,
+    y_scale,
+    y_zero_point,
+    *,
+    kernel_shape,
+    auto_pad="NOTSET",
+    count_include_pad=0,
+    dilations=None,
+    pads=None,
+    strides=None,
+    output_dtype,
+):
+    x, pads, _ = resolve_pool_padding(x, kernel_shape, strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
+    return quantized_linear_average_pool(
+        x,
+        input_scale=flat(x_scale),
+        input_zero_point=flat(x_zero_point),
+        output_scale=flat(y_scale),
+        output_zero_point=flat(y_zero_point),
+        window_sizes=kernel_shape,
+        strides=strides,
+        dilations=dilations,
+        padding=padding_argument(pads),
+        include_padding=bool(count_include_pad),
+        output_dtype=output_dtype,
+        feature_level=FEATURE_LEVEL,
+    )
+
+
+@_stored_converter("quantized_linear_global_average_pool")
+def global_average_pool(x, x_scale, x_zero_point, y_scale, y_zero_point):
+    return quantized_linear_global_average_pool(x, flat(x_scale), flat(x_zero_point), flat(y_scale), flat(y_zero_point))
+
+
+@converter("clamp", domain=JQUANT)
+def clamp(x, *, low, high):
+    """Clips integers."""
+    return jnp.clip(x, jnp.asarray(low, x.dtype), jnp.asarray(high, x.dtype))

@@ -1,4 +1,0 @@
-"""The writers of steps that the formulas of operators share, which no node of a model is imported as."""
-
-from jquant.onnx.writing.operators import formula_steps as formula_steps
-from jquant.onnx.writing.operators import narrow_floats as narrow_floats

@@ -1,0 +1,1 @@
+"""Chooses a scheme for each site: the search for mixed precision."""

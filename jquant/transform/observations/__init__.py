@@ -1,0 +1,1 @@
+"""What calibration observes of the inputs of sites, and the scales that follow."""

@@ -1,0 +1,1 @@
+"""Reads the program of a function: finds its sites, and says why the rest stays float."""

@@ -1,0 +1,1 @@
+"""Runs a program with another computation at each of its sites."""

@@ -1,0 +1,1 @@
+"""Prepares, quantizes and packs the weights of sites."""
