@@ -12,7 +12,7 @@ from jquant import jaxprs
 from jquant.arithmetic.straight_through import straight_through
 from jquant.errors import TransformError
 from jquant.placement import explain_array_errors_as
-from jquant.transform.formats.stored_weights import Stored
+from jquant.transform.formats.stored_weights import SMOOTHING, WEIGHTS, Stored
 from jquant.transform.observations import statistics
 from jquant.transform.observations.static_inputs import static_inputs
 from jquant.transform.observations.statistics import InputStatistics
@@ -23,7 +23,7 @@ from jquant.transform.program.plan import ActivationProduct, Site
 from jquant.transform.recipes.recipe import Recipe
 from jquant.transform.rewriting import compute, rewrite, site_functions
 from jquant.transform.weights import layers, prepared_weights
-from jquant.transform.weights.prepared_weights import SMOOTHING, WEIGHTS, without_factors
+from jquant.transform.weights.prepared_weights import without_factors
 
 _NAME = "transform.quantization_aware"
 

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import jax
 from jax import lax
 
+from jquant.transform.formats.stored_weights import SMOOTHING
 from jquant.transform.observations.statistics import range_of
 from jquant.transform.program.layouts import ACTIVATION_MATMUL, CONVOLUTION, EMBEDDING, MATMUL
 from jquant.transform.program.plan import Plan, Site
 from jquant.transform.recipes.recipe import Recipe
 from jquant.transform.rewriting import compute, rewrite
-from jquant.transform.weights.prepared_weights import SMOOTHING, without_factors
+from jquant.transform.weights.prepared_weights import without_factors
 
 
 class Option(NamedTuple):

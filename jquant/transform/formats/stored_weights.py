@@ -15,6 +15,8 @@ from jquant.arithmetic import exact
 from jquant.formulas import blocks, extremes
 from jquant.operators.dequantize_linear import dequantize_linear
 
+SMOOTHING = "smoothing"  # the key of the factors of smoothing among the arrays that a site stores
+WEIGHTS = "weights"  # the key of weights that are floats, in the place of such arrays
 Stored = dict[str, Any]
 Parameters = dict[str, Any]
 """What the elements of a block share, by name: arrays of shape (..., G, N), for G blocks along K, or of shape ()."""

@@ -8,10 +8,9 @@ import jax
 from jax.sharding import PartitionSpec
 
 from jquant import jaxprs
-from jquant.transform.formats.stored_weights import Stored, WeightFormat
+from jquant.transform.formats.stored_weights import WEIGHTS, Stored, WeightFormat
 from jquant.transform.program.layouts import Layout
 from jquant.transform.program.plan import Site
-from jquant.transform.weights.prepared_weights import WEIGHTS
 
 
 class Split(NamedTuple):

@@ -12,11 +12,12 @@ from jquant import jaxprs
 from jquant.arithmetic.straight_through import straight_through
 from jquant.jaxprs import Equation, Literal, Path, Program
 from jquant.lowering import materialize
+from jquant.transform.formats.stored_weights import SMOOTHING
 from jquant.transform.program import partition
 from jquant.transform.program.plan import ActivationProduct, Plan, Site
 from jquant.transform.program.selections import Selected, numbers_after, unselected
 from jquant.transform.program.weight_graph import Level
-from jquant.transform.weights.prepared_weights import SMOOTHING, without_factors
+from jquant.transform.weights.prepared_weights import without_factors
 
 State = dict[str, Any]  # pytrees of arrays by the name of the site; inside a loop, those of the current layer
 

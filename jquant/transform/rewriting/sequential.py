@@ -10,6 +10,7 @@ from jax.custom_batching import custom_vmap
 
 from jquant import jaxprs
 from jquant.errors import TransformError
+from jquant.transform.formats.stored_weights import SMOOTHING, WEIGHTS
 from jquant.transform.observations import statistics
 from jquant.transform.observations.statistics import Sums
 from jquant.transform.program import traced
@@ -17,7 +18,7 @@ from jquant.transform.program.layouts import EMBEDDING
 from jquant.transform.program.plan import Plan, Site
 from jquant.transform.rewriting import compute, rewrite, site_functions
 from jquant.transform.weights import layers
-from jquant.transform.weights.prepared_weights import SMOOTHING, WEIGHTS, without_factors
+from jquant.transform.weights.prepared_weights import without_factors
 
 _BATCHES = "batches"  # the name of the axis along which the batches are stacked
 

@@ -9,13 +9,10 @@ import numpy as np
 from jax import lax
 
 from jquant.transform.formats import weight_formats
-from jquant.transform.formats.stored_weights import Parameters, Stored, WeightFormat
+from jquant.transform.formats.stored_weights import SMOOTHING, Parameters, Stored, WeightFormat
 from jquant.transform.observations.statistics import InputStatistics
 from jquant.transform.recipes.preparation import Gptq, Preparation, SmoothQuant
 from jquant.transform.weights import gptq, rotation, smoothing, weight_range
-
-SMOOTHING = "smoothing"  # the key of the factors among the arrays that a site stores
-WEIGHTS = "weights"  # the key of weights that are floats, in the place of such arrays
 
 
 def without_factors(stored: Stored) -> Stored:

@@ -12,11 +12,10 @@ from jquant.errors import TransformError, TransformTypeError
 from jquant.quantized_tensor import ScaleZeroPoint
 from jquant.transform.formats import weight_formats
 from jquant.transform.formats.integer_formats import Blocks, Columns
-from jquant.transform.formats.stored_weights import Stored
+from jquant.transform.formats.stored_weights import SMOOTHING, Stored
 from jquant.transform.program.parameters import described, is_array, require_arrays
 from jquant.transform.program.plan import Plan, Site
 from jquant.transform.weights import layers
-from jquant.transform.weights.prepared_weights import SMOOTHING
 
 Parts = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
 _PARTS = "sites", "inputs", "float"
