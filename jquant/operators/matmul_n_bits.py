@@ -20,7 +20,7 @@ from jquant.arithmetic import exact, subbyte
 from jquant.arithmetic.broadcasting import to_rank
 from jquant.errors import DescriptorTypeError
 from jquant.kernels.weight_only.dispatch import matmul
-from jquant.kernels.weight_only.weights import StoredWeights
+from jquant.kernels.weights import StoredWeights
 from jquant.lowering.formula import formula
 from jquant.modes import data_type_name
 from jquant.packed.block_matrix import PackedBlockMatrix

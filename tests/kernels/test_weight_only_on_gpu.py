@@ -7,7 +7,7 @@ import pytest
 
 import jquant
 from jquant.kernels.weight_only import dense, on_gpu
-from jquant.kernels.weight_only.weights import StoredWeights, Weights
+from jquant.kernels.weights import StoredWeights, Weights
 
 K, N, BLOCK = 256, 40, 32
 FLOAT32 = np.dtype(np.float32)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jquant.kernels.native.shared_library import WEIGHT_ONLY, require_sizes
-from jquant.kernels.weight_only.weights import Weights, as_one_matrix
+from jquant.kernels.weights import Weights, as_one_matrix
 from jquant.packed.block_matrix import Layout, PackedBlockMatrix
 
 

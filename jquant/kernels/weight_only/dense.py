@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.kernels.weight_only.weights import Weights, dequantized
+from jquant.kernels.weights import Weights, dequantized
 from jquant.lowering.contraction import out_sharding
 
 

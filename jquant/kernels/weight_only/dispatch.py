@@ -11,7 +11,7 @@ from jquant.arithmetic import exact
 from jquant.kernels import implementations
 from jquant.kernels.native import weight_only as native
 from jquant.kernels.weight_only import dense, on_cpu, on_gpu
-from jquant.kernels.weight_only.weights import Weights, batch_rank
+from jquant.kernels.weights import Weights, batch_rank
 from jquant.lowering.partitioned import unless_partitioned
 from jquant.modes import Implementation
 

@@ -16,13 +16,7 @@ from jax import lax
 from jquant.arithmetic import exact, packed_int4, subbyte
 from jquant.kernels.divisors import largest_divisor
 from jquant.kernels.weight_only import dense
-from jquant.kernels.weight_only.weights import (
-    StoredWeights,
-    Weights,
-    as_one_matrix,
-    dequantized_columns,
-    dequantized_rows,
-)
+from jquant.kernels.weights import StoredWeights, Weights, as_one_matrix, dequantized_columns, dequantized_rows
 from jquant.lowering.varying import varying_as
 from jquant.packed.block_matrix import ROWS_PER_ELEMENT, PackedBlockMatrix
 

@@ -14,7 +14,7 @@ import numpy as np
 from jquant.arithmetic import exact, packed_int4, subbyte
 from jquant.formulas import affine
 from jquant.kernels.weight_only import dense
-from jquant.kernels.weight_only.weights import StoredWeights, Weights, as_one_matrix
+from jquant.kernels.weights import StoredWeights, Weights, as_one_matrix
 from jquant.packed.block_matrix import Layout
 from jquant.quantized_tensor import Quantized
 

@@ -221,12 +221,12 @@ class Builder:
 
     def derived(self, step: str, value: Value, source: Value) -> Value:
         """Notes that a step made `value` of `source`, so that one more such step can start from there; returns `value`."""
-        self._made[step, "origin", id(value)] = source, value
+        self._made[step, "origin", value] = source
         return value
 
     def origin(self, step: str, value: Value) -> Value | None:
         """What a step made `value` of; None if it did not."""
-        return self._made.get((step, "origin", id(value)), (None,))[0]
+        return self._made.get((step, "origin", value))
 
     def name(self, value: Value) -> str:
         """The name of a value in the graph, which is written if it has none."""
@@ -234,10 +234,9 @@ class Builder:
             return value.name
         if value.small is not None:
             small, shape = value.small, value.shape
-            expanded = self.once(("expand", id(value)), lambda: (self._expanded(small, shape), value))[0]
-            return self.name(expanded)
+            return self.name(self.once(("expand", value), lambda: self._expanded(small, shape)))
         assert value.known is not None
-        return self.once(("constant", id(value)), lambda: (self._constant(value), value))[0]
+        return self.once(("constant", value), lambda: self._constant(value))
 
     def _constant(self, value: Value) -> str:
         assert value.known is not None
@@ -266,7 +265,7 @@ class Builder:
         if value.known is not None and value.known.size > 1:
             compact = without_repetition(value.known)
             if compact.size < value.known.size:
-                return self.once(("compact", id(value)), lambda: (known(compact, value.label), value))[0]
+                return self.once(("compact", value), lambda: known(compact, value.label))
         return value
 
     def shape(self, shape: Sequence[Size]) -> Value:

@@ -18,7 +18,7 @@ def arranged_filter(builder: Builder, w: Value, geometry: Geometry) -> Value:
     if w.known is None:
         return transpose(builder, w, geometry.dimensions.rhs_spec)
     order = tuple(geometry.dimensions.rhs_spec)
-    return builder.once(("filter", id(w), order), lambda: (transpose(builder, w, order), w))[0]
+    return builder.once(("filter", w, order), lambda: transpose(builder, w, order))
 
 
 def restored(builder: Builder, output: Value, geometry: Geometry, *, channels_last: bool = False) -> Value:

@@ -94,18 +94,18 @@ def _scope(builder: Builder, nodes: Sequence[Node], values: Mapping[str, Any]) -
             role = packing.packing_of(node, position)
             if role is None or not all(leaf.is_known for leaf in leaves):
                 return None
-            make = functools.partial(_unpacked, role, values[name], leaves)
-            arrays = builder.once(("unpacked", id(leaves[0]), role), make)[0]
+            make = functools.partial(_unpacked, role, values[name])
+            arrays = builder.once(("unpacked", leaves[0], role), make)
             for each, array in zip((name, *role.absorbed), arrays, strict=False):
                 if each and scope.get(each) is None:
                     scope[each] = _named(builder, known(array), each)
     return scope
 
 
-def _unpacked(role: Any, packed: Any, leaves: Sequence[Value]) -> tuple[tuple[np.ndarray, ...], Any]:
-    """The arrays of a packed matrix, and what must be kept so that its `id` is that of nothing else."""
+def _unpacked(role: Any, packed: Any) -> tuple[np.ndarray, ...]:
+    """The arrays of a packed matrix."""
     with jax.default_device(jax.devices("cpu")[0]):
-        return role.unpack(jax.tree.map(lambda leaf: leaf.known, packed)), leaves
+        return role.unpack(jax.tree.map(lambda leaf: leaf.known, packed))
 
 
 def _named(builder: Builder, value: Value, name: str) -> Value:

@@ -30,7 +30,7 @@ def swapped(builder: Builder, x: Value) -> Value:
     if x.known is None:
         return transpose(builder, x, order)
     array, label = x.known, matrix_label(x.label)
-    return builder.once(("swapped", id(x)), lambda: (known(np.swapaxes(array, -1, -2), label), x))[0]
+    return builder.once(("swapped", x), lambda: known(np.swapaxes(array, -1, -2), label))
 
 
 def plain(builder: Builder, matrix: PackedMatrix) -> tuple[Value, Value | None]:
@@ -40,7 +40,7 @@ def plain(builder: Builder, matrix: PackedMatrix) -> tuple[Value, Value | None]:
     if matrix.dtype == np.uint8:
         if b.known is not None:
             array, label = b.known, b.label
-            b = builder.once(("unsigned", id(b)), lambda: (known(array.view(np.uint8) ^ np.uint8(0x80), label), b))[0]
+            b = builder.once(("unsigned", b), lambda: known(array.view(np.uint8) ^ np.uint8(0x80), label))
         else:
             b = walk.traced(builder, lambda x: signs.from_int8(x, np.dtype(np.uint8)), b)
     zero_point: Any = matrix.zero_point

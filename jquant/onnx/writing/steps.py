@@ -149,13 +149,13 @@ def cast(builder: Builder, x: Value, dtype: Any) -> Value:
         x = _infinite_beyond(builder, cast(builder, x, np.float32), _LARGEST[str(dtype)])
     small = builder.broadcastable(x)
 
-    def node() -> tuple[Value, Value]:
+    def node() -> Value:
         type = jax.ShapeDtypeStruct(small.shape, dtype)
         to = onnx.helper.np_dtype_to_tensor_dtype(dtype)
         saturate = 0 if str(dtype).startswith("float8") else None  # too large a number is infinite, or else not a number
-        return builder.node("Cast", [small], type, since=9, to=to, saturate=saturate), small
+        return builder.node("Cast", [small], type, since=9, to=to, saturate=saturate)
 
-    value = builder.once(("cast", id(small), dtype), node)[0]
+    value = builder.once(("cast", small, dtype), node)
     if small is x:
         return builder.derived("cast", value, x)
     return Value(dtype, x.shape, small=value)
@@ -185,7 +185,7 @@ def reshape(builder: Builder, x: Value, shape: Sequence[Size]) -> Value:
     source = builder.origin("reshape", x)
     if source is not None:
         return reshape(builder, source, shape)
-    key = ("reshape", id(x), str(shape))
+    key = ("reshape", x, str(shape))
     return builder.once(key, lambda: builder.derived("reshape", _reshaped(builder, x, shape), x))
 
 

@@ -13,21 +13,22 @@ def narrowed(builder: Builder, value: Value, dtype: np.dtype) -> Value:
     """A value in the type that it has in JAX, for what computes with it as JAX does; `in_full` gives the original."""
     if value.dtype == dtype:
         return value
-    return _standing_for(builder, value, cast(builder, value, dtype))
+    return _standing_for(builder, cast(builder, value, dtype), value)
 
 
 def widened(builder: Builder, value: Value, dtype: np.dtype) -> Value:
     """A value of which a file says that it has this type."""
     if in_full(builder, value).dtype == dtype:
         return value
-    return _standing_for(builder, cast(builder, value, dtype), dataclasses.replace(value))
+    return _standing_for(builder, dataclasses.replace(value), cast(builder, value, dtype))
 
 
 def in_full(builder: Builder, value: Value) -> Value:
     """A value in the type that the graph has it in."""
-    return _standing_for(builder, value, value, result=0)
+    return builder.once(("in full", value), lambda: value)
 
 
-def _standing_for(builder: Builder, wide: Value, value: Value, result: int = 1) -> Value:
-    """Notes the original of a value, unless one has been noted. Both are kept, so that `id` gives no number twice."""
-    return builder.once(("in full", id(value)), lambda: (wide, value))[result]
+def _standing_for(builder: Builder, value: Value, wide: Value) -> Value:
+    """`value`, whose original is noted, unless one has been."""
+    builder.once(("in full", value), lambda: wide)
+    return value

@@ -20,7 +20,7 @@ from jquant.cases import samples
 from jquant.cases.blocks import packed
 from jquant.kernels import implementations
 from jquant.kernels.native import weight_only as native
-from jquant.kernels.weight_only.weights import StoredWeights, Weights
+from jquant.kernels.weights import StoredWeights, Weights
 from jquant.modes import Implementation
 from jquant.packed.block_matrix import PackedBlockMatrix
 
@@ -165,7 +165,7 @@ import hashlib
 import jax.numpy as jnp, numpy as np
 import jquant
 from jquant.kernels.native import weight_only as native
-from jquant.kernels.weight_only.weights import StoredWeights
+from jquant.kernels.weights import StoredWeights
 
 rng, digest = np.random.default_rng(0), hashlib.sha256()
 scale = rng.uniform(0.1, 1, (16, 700)).astype(np.float32)
