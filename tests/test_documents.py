@@ -114,6 +114,21 @@ def test_layers():
     assert [re.findall(r"\w+", row) for row in rows] == [layer.split(" | ") for layer in contract["layers"]]
 
 
+@pytest.mark.parametrize("folder", ["onnx", "transform"])
+def test_maps(folder: str):
+    """The map of a folder names everything at its own level, which is at most 20 entries, and nothing that is not there."""
+    root, page = ROOT / "jquant" / folder, (DOCS / f"inside_{folder}.md").read_text()
+    entries = {path.name for path in root.iterdir() if path.name not in ("__init__.py", "__pycache__")}
+    named = set(re.findall(r"`([\w/*]+(?:\.py|/))`", page))
+    assert len(entries) < 20
+    assert not {name for name in entries if not any(each.split("/")[0] == name for each in named)}
+    assert not [name for name in named if not name.startswith(("jquant/", "tests/")) and not [*root.glob(name)]]
+    rows = re.findall(r"^\| \d+ \| `(\S+)` \| `(\w+)` \|", page, re.MULTILINE)
+    assert len(rows) >= 10
+    for module, name in rows:
+        assert re.search(rf"^(def|class) {name}\b", (root / module).read_text(), re.MULTILINE), (module, name)
+
+
 def test_figure_of_the_architecture(tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra: examples)")
     shutil.copy(DOCS / "architecture.py", tmp_path)
