@@ -58,7 +58,7 @@ def opened() -> Iterator[None]:
         yield
 
 
-class Call(NamedTuple):
+class RecordedCall(NamedTuple):
     """A call of an operator, as an equation holds it.
 
     Attributes:
@@ -76,13 +76,15 @@ class Call(NamedTuple):
     formula: Any
 
 
-def call_of(equation: Any, operands: Sequence[Any]) -> Call | None:
+def call_of(equation: Any, operands: Sequence[Any]) -> RecordedCall | None:
     """The call that an equation of a jaxpr holds, with `operands` in place of the arrays; None for other equations."""
     if equation.primitive is not _recorded_p:
         return None
     parameters = equation.params
     arguments = jax.tree.unflatten(parameters["arguments"], operands)
-    return Call(parameters["operator"], arguments, dict(parameters["static"]), parameters["outputs"], parameters["formula"])
+    return RecordedCall(
+        parameters["operator"], arguments, dict(parameters["static"]), parameters["outputs"], parameters["formula"]
+    )
 
 
 def recorded(

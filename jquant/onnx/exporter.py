@@ -19,9 +19,9 @@ from jquant.onnx.writing import finish, kernel_types, refused, signature, walk, 
 from jquant.onnx.writing import formulas as _formulas  # noqa: F401  # importing them fills the table of writers
 from jquant.onnx.writing import imported as _imported  # noqa: F401  # importing it adds the writer of nodes of files
 from jquant.onnx.writing import primitives as _primitives  # noqa: F401  # importing them fills the table of primitives
-from jquant.onnx.writing.builder import Builder, Model, OlderSetNeeded, OtherSetNeeded
+from jquant.onnx.writing.builder import Builder, OlderSetNeeded, OtherSetNeeded, Shared
 from jquant.onnx.writing.signature import Leaf
-from jquant.onnx.writing.value import Value, is_key, known
+from jquant.onnx.writing.tensor import Tensor, is_key, known
 
 _OLDEST = 13
 _DOMAINS = sorted({MICROSOFT, *(schema.domain for schema in onnx.defs.get_all_schemas())})
@@ -122,13 +122,13 @@ def export(
     _check_names(input_names, [leaf.name for leaf in input_leaves], output_names, [leaf.name for leaf in outputs])
     version, older, refused = opset or _OLDEST, None, None
     while True:
-        model = Model(
+        shared = Shared(
             {**dict.fromkeys(domains, 1), DEFAULT_DOMAIN: version}, domains, form, unroll, is_fixed=opset is not None
         )
-        named_inputs, named_outputs = _reserved(model, input_leaves, outputs, input_names, output_names)
+        named_inputs, named_outputs = _reserved(shared, input_leaves, outputs, input_names, output_names)
         try:
             name = signature.name_of(function)
-            written = _written(model, program, leaves[:parameters], named_inputs, named_outputs, name)
+            written = _written(shared, program, leaves[:parameters], named_inputs, named_outputs, name)
         except OtherSetNeeded as needed:
             if needed.domain != DEFAULT_DOMAIN:
                 raise ModelError(f"export: {needed}") from None
@@ -142,15 +142,15 @@ def export(
             version = needed.version
             continue
         if refused is None:
-            _warn_of_widened(model, written)
+            _warn_of_widened(shared, written)
             return written
         all_nodes = f"; all nodes need version {version}" if version != refused.version else ""
         raise ModelError(f"export: opset is {opset}, but {refused}{all_nodes}")
 
 
-def _warn_of_widened(model: Model, written: onnx.ModelProto) -> None:
-    if model.widened:
-        size, narrow = written.ByteSize(), written.ByteSize() - sum(model.widened.values())
+def _warn_of_widened(shared: Shared, written: onnx.ModelProto) -> None:
+    if shared.widened:
+        size, narrow = written.ByteSize(), written.ByteSize() - sum(shared.widened.values())
         needed = f"opset={kernel_types.SINCE_INT4} has them in {narrow:,} bytes"
         message = f"export: integers of 4 bits are written in 8, in a model of {size:,} bytes; {needed}"
         warnings.warn(message, stacklevel=3)
@@ -235,14 +235,14 @@ def _check_names(
 
 
 def _reserved(
-    model: Model,
+    shared: Shared,
     inputs: Sequence[Leaf],
     outputs: Sequence[Leaf],
     input_names: Sequence[str] | None,
     output_names: Sequence[str] | None,
 ) -> tuple[list[Leaf], list[Leaf]]:
     """Inputs and outputs with names that nothing else has: first those that were given, which stay as they are."""
-    reserve = model.names.reserve
+    reserve = shared.names.reserve
     given = [None if names is None else list(map(reserve, names)) for names in (input_names, output_names)]
     of_inputs, of_outputs = (
         [
@@ -255,36 +255,36 @@ def _reserved(
 
 
 def _written(
-    model: Model, program: Any, parameters: Sequence[Leaf], inputs: Sequence[Leaf], outputs: Sequence[Leaf], name: str
+    shared: Shared, program: Any, parameters: Sequence[Leaf], inputs: Sequence[Leaf], outputs: Sequence[Leaf], name: str
 ) -> onnx.ModelProto:
-    builder = Builder(model)
+    builder = Builder(shared)
     avals = [variable.aval for variable in program.jaxpr.invars]
     values = [_parameter(leaf, aval) for leaf, aval in zip(parameters, avals, strict=False)]
     declared = []
     for leaf, aval in zip(inputs, avals[len(parameters) :], strict=True):
-        value = Value(signature.full_type(leaf, aval.dtype), tuple(aval.shape), name=leaf.name)
+        value = Tensor(signature.full_type(leaf, aval.dtype), tuple(aval.shape), name=leaf.name)
         for dimension, size in enumerate(aval.shape):
             if not isinstance(size, int):
-                model.sizes.setdefault(str(size), (leaf.name, dimension))
+                shared.sizes.setdefault(str(size), (leaf.name, dimension))
         declared.append(value)
         values.append(wide.narrowed(builder, value, np.dtype(aval.dtype)))
     results = walk.write(builder, program, values)
     for leaf, result in zip(outputs, results, strict=True):
         if is_key(result):
-            model.unsupported[f"the output {leaf.name}: {refused.RANDOM}"] = None
-    if model.unsupported:
-        lines = "".join(f"\n  {line}" for line in model.unsupported)
+            shared.unsupported[f"the output {leaf.name}: {refused.RANDOM}"] = None
+    if shared.unsupported:
+        lines = "".join(f"\n  {line}" for line in shared.unsupported)
         raise ModelError(f"export: the function is not supported:{lines}")
     results = [_in_full(builder, leaf, result) for leaf, result in zip(outputs, results, strict=True)]
     names = signature.in_order(outputs, [leaf.name for leaf in outputs])
     return finish.model(builder, name, signature.in_order(inputs, declared), signature.in_order(outputs, results), names)
 
 
-def _parameter(leaf: Leaf, aval: Any) -> Value:
+def _parameter(leaf: Leaf, aval: Any) -> Tensor:
     return known(leaf.value if is_key(leaf.value) else np.asarray(leaf.value, aval.dtype), leaf.name)
 
 
-def _in_full(builder: Builder, leaf: Leaf, result: Value) -> Value:
+def _in_full(builder: Builder, leaf: Leaf, result: Tensor) -> Tensor:
     """A result in the type that the model declares for it."""
     dtype = signature.full_type(leaf, result.dtype)
     return result if dtype == result.dtype else wide.in_full(builder, wide.widened(builder, result, dtype))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from jquant.formulas.convolution_geometry import Geometry
 from jquant.kernels.convolution import depthwise, matmul, xla
-from jquant.kernels.convolution.layout import Layout, Operands
+from jquant.kernels.convolution.layout import DimensionOrder, Operands
 from jquant.kernels.epilogue import Epilogue
 
 # For depthwise convolutions with up to this many filters per channel, shifted multiplications are faster than a matrix
@@ -45,7 +45,7 @@ def convolution(
         input_zero_point=input_zero_point,
         filter_zero_point=filter_zero_point,
         windows=windows,
-        layout=Layout(channels_last, result_last, geometry.dimensions.rhs_spec),
+        layout=DimensionOrder(channels_last, result_last, geometry.dimensions.rhs_spec),
     )
     if is_depthwise:
         product = depthwise.convolution(operands, epilogue)

@@ -13,7 +13,7 @@ from jquant.formulas.windows import Windows
 from jquant.lowering.symbolic_sizes import joined
 
 
-class Layout(NamedTuple):
+class DimensionOrder(NamedTuple):
     """The order of the dimensions.
 
     Attributes:
@@ -53,7 +53,7 @@ class Operands(NamedTuple):
     input_zero_point: jax.Array | None
     filter_zero_point: jax.Array | None
     windows: Windows
-    layout: Layout
+    layout: DimensionOrder
 
     @property
     def channels(self) -> int:

@@ -14,7 +14,7 @@ from jquant.onnx.writing import kernel_types
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import cast, is_float
 from jquant.onnx.writing.table import writer
-from jquant.onnx.writing.value import Value, known
+from jquant.onnx.writing.tensor import Tensor, known
 
 
 @converter("Add", since=7)
@@ -130,8 +130,8 @@ def clip(input, min=None, max=None, *, xp):
 @writer("clip", node="Clip", since=6)
 @writer("clip1", node="Clip", since=6)
 def write_clip(
-    builder: Builder, types: Any, input: Value, min: Value | None, max: Value | None, scale_bias: Any
-) -> Value | None:
+    builder: Builder, types: Any, input: Tensor, min: Tensor | None, max: Tensor | None, scale_bias: Any
+) -> Tensor | None:
     """Without a product and a sum before it."""
     if scale_bias is not None or not is_float(input.dtype):
         return None
@@ -140,7 +140,7 @@ def write_clip(
 
 
 @writer("clip.limited", node="Clip", since=6)
-def write_limited(builder: Builder, types: Any, x: Value, min: Value, max: Value) -> Value | None:
+def write_limited(builder: Builder, types: Any, x: Tensor, min: Tensor, max: Tensor) -> Tensor | None:
     """With known bounds that are in order; with others, the formula gives the lower one, and the node the upper one.
 
     The sign of a 0 that is a bound, too, is that of `x`.

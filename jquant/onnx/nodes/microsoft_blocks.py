@@ -155,7 +155,7 @@ def _write_gather(
     if scales.dtype not in (np.float32, np.float16) or bits == 2 or indices.known is not None:
         return None
     if data.dtype != np.uint8:
-        builder.model.require("GatherBlockQuantized", DEFAULT_DOMAIN, 21)  # the first one with integers of 4 bits
+        builder.shared.require("GatherBlockQuantized", DEFAULT_DOMAIN, 21)  # the first one with integers of 4 bits
     attributes = {"gather_axis": gather_axis, "quantize_axis": quantize_axis, "block_size": block_size}
     if data.dtype == np.uint8:
         attributes["bits"] = bits

@@ -21,7 +21,7 @@ from jquant.onnx.running.registry import converter
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import reshape
 from jquant.onnx.writing.table import writer
-from jquant.onnx.writing.value import Value, known
+from jquant.onnx.writing.tensor import Tensor, known
 from jquant.operators.quantized_linear_concat import quantized_linear_concat
 from jquant.operators.quantized_linear_leaky_relu import quantized_linear_leaky_relu
 from jquant.operators.quantized_linear_sigmoid import quantized_linear_sigmoid
@@ -96,7 +96,7 @@ def concat(Y_scale, Y_zero_point, *inputs, axis):
 @writer("quantized_linear_concat", node="QLinearConcat", domain=MICROSOFT)
 def write_concat(
     builder: Builder, types: Any, inputs: list[Any], output: Any, axis: int, output_dtype: np.dtype
-) -> Value | None:
+) -> Tensor | None:
     """QLinearConcat, if all tensors have the type of the result."""
     if any(x.values.dtype != output_dtype for x in inputs):
         return None
@@ -106,7 +106,7 @@ def write_concat(
     return builder.node("QLinearConcat", operands, types[0], domain=MICROSOFT, axis=axis % len(types[0].shape))
 
 
-def _scalars(builder: Builder, scale: Value, zero_point: Value | None, dtype: np.dtype) -> tuple[Value, Value]:
+def _scalars(builder: Builder, scale: Tensor, zero_point: Tensor | None, dtype: np.dtype) -> tuple[Tensor, Tensor]:
     point = known(np.zeros((), dtype)) if zero_point is None else reshape(builder, zero_point, ())
     return reshape(builder, scale, ()), point
 
@@ -127,7 +127,7 @@ def leaky_relu(X, X_scale, X_zero_point, Y_scale, Y_zero_point=None, *, alpha=0.
 
 
 @writer("quantized_linear_leaky_relu", node="QLinearLeakyRelu", domain=MICROSOFT)
-def write_leaky_relu(builder: Builder, types: Any, x: Any, output: Any, alpha: Value | None) -> Value | None:
+def write_leaky_relu(builder: Builder, types: Any, x: Any, output: Any, alpha: Tensor | None) -> Tensor | None:
     """With a slope that is known."""
     if alpha is not None and not alpha.is_known:
         return None

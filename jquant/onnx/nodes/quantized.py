@@ -30,7 +30,7 @@ from jquant.onnx.writing.formulas import affine
 from jquant.onnx.writing.integer_products import convolution_attributes, followed, is_single
 from jquant.onnx.writing.steps import cast, elementwise, like, reshape
 from jquant.onnx.writing.table import writer
-from jquant.onnx.writing.value import Value, all_known
+from jquant.onnx.writing.tensor import Tensor, all_known
 from jquant.operators.convolution_integer import convolution_integer
 from jquant.operators.dequantize_linear import dequantize_linear
 from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
@@ -109,13 +109,13 @@ def quantize(x, y_scale, y_zero_point=None, *, axis, block_size, output_dtype, p
 def write_quantize(
     builder: Builder,
     _: Any,
-    input: Value,
+    input: Tensor,
     output: Any,  # a `ScaleZeroPoint` of values
     output_dtype: np.dtype,
     granularity: Granularity,
     saturate: bool,
     precision: np.dtype,
-) -> Value | None:
+) -> Tensor | None:
     """QuantizeLinear to integers, with float32 operands, so that the quotient has that precision in every version.
 
     In the exact form, blocks are a formula where a newer operator set would be needed for the attribute alone.
@@ -123,7 +123,7 @@ def write_quantize(
     dtype = np.dtype(output_dtype)
     if all_known(input, output) or precision != np.float32 or not jnp.issubdtype(dtype, jnp.integer):
         return None
-    if builder.model.form == "exact" and granularity.block_size and builder.version < 21 and jnp.iinfo(dtype).bits > 4:
+    if builder.shared.form == "exact" and granularity.block_size and builder.version < 21 and jnp.iinfo(dtype).bits > 4:
         return None
     parameters = affine.parameters(builder, input.shape, output.scale, output.zero_point, *granularity)
     return affine.quantize(builder, input, parameters, dtype)
@@ -142,9 +142,11 @@ def dequantize(x, x_scale, x_zero_point=None, *, axis=1, block_size=0, output_dt
 
 
 @writer("dequantize_linear", node="DequantizeLinear", since=10, keeps_weights=True)
-def write_dequantize(builder: Builder, _: Any, input: Any, output_dtype: np.dtype, granularity: Granularity) -> Value | None:
+def write_dequantize(
+    builder: Builder, _: Any, input: Any, output_dtype: np.dtype, granularity: Granularity
+) -> Tensor | None:
     """In the exact form, the formula: onnxruntime merges this node with those around it, and computes differently."""
-    if builder.model.form == "exact":
+    if builder.shared.form == "exact":
         return None
     parameters = affine.parameters(builder, input.values.shape, input.scale, input.zero_point, *granularity)
     result = affine.dequantize(builder, input.values, parameters)
@@ -161,12 +163,12 @@ def dynamic_quantize(x, *, where=None):
 def write_dynamic_quantize(
     builder: Builder,
     types: Any,
-    input: Value,
-    where: Value | None,
+    input: Tensor,
+    where: Tensor | None,
     axes: tuple[int, ...] | None,
     symmetric: bool,
     dtype: np.dtype,
-) -> list[Value] | None:
+) -> list[Tensor] | None:
     """A range of all elements. With a mask, the node finds the range, and another one quantizes by it."""
     if axes is not None or symmetric or dtype != np.uint8 or input.is_known:
         return None

@@ -12,7 +12,7 @@ from jquant.arithmetic import subbyte
 from jquant.onnx.writing import matrices
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import cast, elementwise, reshape, sliced, transpose
-from jquant.onnx.writing.value import Value, all_known, known
+from jquant.onnx.writing.tensor import Tensor, all_known, known
 from jquant.packed.block_matrix import PackedBlockMatrix
 
 _FLOAT32 = np.dtype(np.float32)
@@ -36,9 +36,9 @@ class BlockWeights:
     integers: np.ndarray
     dtype: np.dtype
     bits: int
-    scale: Value
+    scale: Tensor
     zero_point: np.ndarray | None
-    minimum: Value | None
+    minimum: Tensor | None
     rows: int
     label: str
 
@@ -64,7 +64,7 @@ def of_packed(builder: Builder, matrix: PackedBlockMatrix) -> BlockWeights | Non
     )
 
 
-def of_stored(b: Value, scales: Value, zero_points: Value | None, bits: int, rows: int) -> BlockWeights | None:
+def of_stored(b: Tensor, scales: Tensor, zero_points: Tensor | None, bits: int, rows: int) -> BlockWeights | None:
     """Weights in the layout of MatMulNBits; None if they are not known."""
     if b.known is None or not all_known(b, zero_points):
         return None
@@ -85,17 +85,17 @@ def of_stored(b: Value, scales: Value, zero_points: Value | None, bits: int, row
     )
 
 
-def _turned(x: Value) -> Value:
+def _turned(x: Tensor) -> Tensor:
     assert x.known is not None
     return known(x.known.T, x.label)
 
 
-def dequantized(builder: Builder, weights: BlockWeights) -> Value:
+def dequantized(builder: Builder, weights: BlockWeights) -> Tensor:
     """The weights in float32, of shape (K, N), computed by nodes, so that the model holds integers."""
     blocks, size, n = weights.integers.shape
     if weights.dtype.itemsize < 1 or weights.dtype.name.endswith("4"):
-        builder.model.require("Cast", "", 21)
-    if builder.model.form == "qdq" and weights.minimum is None:
+        builder.shared.require("Cast", "", 21)
+    if builder.shared.form == "qdq" and weights.minimum is None:
         return _by_dequantize_linear(builder, weights)
     integers = known(weights.integers.astype(weights.dtype), weights.label)
     # A node, although the integers are known: their floats are computed while the model runs.
@@ -112,7 +112,7 @@ def dequantized(builder: Builder, weights: BlockWeights) -> Value:
     return sliced(builder, reshape(builder, real, (blocks * size, n)), (0, 0), (weights.rows, n), (1, 1))
 
 
-def _by_dequantize_linear(builder: Builder, weights: BlockWeights) -> Value:
+def _by_dequantize_linear(builder: Builder, weights: BlockWeights) -> Tensor:
     _, size, n = weights.integers.shape
     integers = known(weights.integers.reshape(-1, n)[: weights.rows].astype(weights.dtype), weights.label)
     zero_point = weights.zero_point
@@ -122,7 +122,7 @@ def _by_dequantize_linear(builder: Builder, weights: BlockWeights) -> Value:
     return builder.node("DequantizeLinear", operands, type, since=21, axis=0, block_size=size, label="weights")
 
 
-def stored(builder: Builder, weights: BlockWeights) -> tuple[list[Value | None], dict[str, int]] | None:
+def stored(builder: Builder, weights: BlockWeights) -> tuple[list[Tensor | None], dict[str, int]] | None:
     """The operands of MatMulNBits behind A, and its attributes; None for what it does not take."""
     blocks, size, n = weights.integers.shape
     is_block = size >= 16 and size & (size - 1) == 0

@@ -8,13 +8,13 @@ import onnx
 
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import cast
-from jquant.onnx.writing.value import Value
+from jquant.onnx.writing.tensor import Tensor
 
 _WITHOUT_IDENTITY = frozenset({"int4", "uint4", "int2", "uint2"})  # in onnxruntime
 
 
 def body(
-    builder: Builder, name: str, types: Sequence[jax.ShapeDtypeStruct], write: Callable[..., Sequence[Value]]
+    builder: Builder, name: str, types: Sequence[jax.ShapeDtypeStruct], write: Callable[..., Sequence[Tensor]]
 ) -> onnx.GraphProto:
     """The graph of a node.
 
@@ -35,16 +35,16 @@ def body(
     return onnx.helper.make_graph(nodes, name, [declaration(inner.name(value), value) for value in inputs], declared)
 
 
-def copied(builder: Builder, value: Value, label: str) -> Value:
+def copied(builder: Builder, value: Tensor, label: str) -> Tensor:
     """The same value under a name of its own."""
     if str(value.dtype) not in _WITHOUT_IDENTITY:
         return builder.node("Identity", [value], value.type, since=13, label=label)
-    wide = cast(builder, Value(value.dtype, value.shape, name=builder.name(value)), np.int8)
+    wide = cast(builder, Tensor(value.dtype, value.shape, name=builder.name(value)), np.int8)
     to = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
     return builder.node("Cast", [wide], value.type, since=9, to=to, label=label)
 
 
-def declaration(name: str, value: Value) -> onnx.ValueInfoProto:
+def declaration(name: str, value: Tensor) -> onnx.ValueInfoProto:
     """A value with its type, as an input or output of a graph."""
     sizes = [size if isinstance(size, int) else str(size) for size in value.shape]
     return onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(value.dtype), sizes)

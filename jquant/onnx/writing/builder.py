@@ -15,9 +15,9 @@ import onnx
 
 from jquant.onnx.graphs.graph import DEFAULT_DOMAIN
 from jquant.onnx.writing import kernel_types, schemas, sizes
-from jquant.onnx.writing.value import Size, Value, is_static, known
+from jquant.onnx.writing.tensor import Size, Tensor, is_static, known
 
-Operand = Value | None
+Operand = Tensor | None
 
 _LARGEST_REPEATED = 256  # bytes of an initializer in which an element may repeat often
 
@@ -65,7 +65,7 @@ class Names:
         return name
 
 
-class Model:
+class Shared:
     """What all graphs of a model share.
 
     Attributes:
@@ -122,8 +122,8 @@ class Model:
 class Builder:
     """One graph, or the body of a node, which also sees the values of the graphs around it."""
 
-    def __init__(self, model: Model, around: "Builder | None" = None):
-        self.model = model
+    def __init__(self, shared: Shared, around: "Builder | None" = None):
+        self.shared = shared
         self.nodes: list[onnx.NodeProto] = []
         self._scope: str = around._scope if around else ""  # before names
         self._place: tuple[str, ...] = around._place if around else ()  # in messages
@@ -133,10 +133,10 @@ class Builder:
     @property
     def version(self) -> int:
         """The version of ONNX's own operator set."""
-        return self.model.versions[DEFAULT_DOMAIN]
+        return self.shared.versions[DEFAULT_DOMAIN]
 
     def allows(self, domain: str) -> bool:
-        return domain == DEFAULT_DOMAIN or domain in self.model.domains
+        return domain == DEFAULT_DOMAIN or domain in self.shared.domains
 
     def node(
         self,
@@ -164,21 +164,21 @@ class Builder:
         dtypes = tuple(type.dtype for type in (types if several else [types]))
         given = tuple(None if operand is None else operand.dtype for operand in operands)
         since = schemas.since(operator, domain, since, given, dtypes)
-        self.model.require(f"{operator}{self.place}", domain, since)
+        self.shared.require(f"{operator}{self.place}", domain, since)
         results = [self.result(type, label or operator) for type in (types if several else [types])]
         inputs = ["" if operand is None else self.name(operand) for operand in operands]
         while inputs and not inputs[-1]:
             inputs.pop()
         present = {name: value for name, value in attributes.items() if value is not None}
         names = list(map(self.name, results))
-        name = self.model.node_names.reserve(names[0])
+        name = self.shared.node_names.reserve(names[0])
         self.nodes.append(onnx.helper.make_node(operator, inputs, names, domain=domain, name=name, **present))
         return results if several else results[0]
 
-    def result(self, type: Any, label: str) -> Value:
+    def result(self, type: Any, label: str) -> Tensor:
         """A value that a node will compute."""
         dtype = type.dtype if jnp.issubdtype(type.dtype, jax.dtypes.extended) else np.dtype(type.dtype)
-        return Value(dtype, tuple(type.shape), name=self.model.names.new(f"{self._scope}{label.lower()}"))
+        return Tensor(dtype, tuple(type.shape), name=self.shared.names.new(f"{self._scope}{label.lower()}"))
 
     @property
     def place(self) -> str:
@@ -219,16 +219,16 @@ class Builder:
             self._made[key] = make()
         return self._made[key]
 
-    def derived(self, step: str, value: Value, source: Value) -> Value:
+    def derived(self, step: str, value: Tensor, source: Tensor) -> Tensor:
         """Notes that a step made `value` of `source`, so that one more such step can start from there; returns `value`."""
         self._made[step, "origin", value] = source
         return value
 
-    def origin(self, step: str, value: Value) -> Value | None:
+    def origin(self, step: str, value: Tensor) -> Tensor | None:
         """What a step made `value` of; None if it did not."""
         return self._made.get((step, "origin", value))
 
-    def name(self, value: Value) -> str:
+    def name(self, value: Tensor) -> str:
         """The name of a value in the graph, which is written if it has none."""
         if value.name is not None:
             return value.name
@@ -238,27 +238,27 @@ class Builder:
         assert value.known is not None
         return self.once(("constant", value), lambda: self._constant(value))
 
-    def _constant(self, value: Value) -> str:
+    def _constant(self, value: Tensor) -> str:
         assert value.known is not None
         compact = without_repetition(value.known)
         if compact.size * 8 < value.known.size and value.known.nbytes > _LARGEST_REPEATED:
             return self.name(self._expanded(known(compact, value.label), value.shape))
-        return self.model.initializer(value.known, value.label)
+        return self.shared.initializer(value.known, value.label)
 
-    def _expanded(self, value: Value, shape: Sequence[Size]) -> Value:
+    def _expanded(self, value: Tensor, shape: Sequence[Size]) -> Tensor:
         dtype, _ = kernel_types.choice("Expand", value.dtype)
         type = jax.ShapeDtypeStruct(shape, dtype)
         expanded = self.node("Expand", [self._converted(value, dtype), self.shape(shape)], type, since=8, label="expanded")
         return self._converted(expanded, value.dtype)
 
-    def _converted(self, value: Value, dtype: np.dtype) -> Value:
+    def _converted(self, value: Tensor, dtype: np.dtype) -> Tensor:
         """The same elements in another type that holds them."""
         if value.dtype == dtype:
             return value
         to = onnx.helper.np_dtype_to_tensor_dtype(dtype)
         return self.node("Cast", [value], jax.ShapeDtypeStruct(value.shape, dtype), since=9, to=to)
 
-    def broadcastable(self, value: Value) -> Value:
+    def broadcastable(self, value: Tensor) -> Tensor:
         """A value that broadcasts to `value`: without elements that repeat others, where that is known."""
         if value.small is not None:
             return value.small
@@ -268,7 +268,7 @@ class Builder:
                 return self.once(("compact", value), lambda: known(compact, value.label))
         return value
 
-    def shape(self, shape: Sequence[Size]) -> Value:
+    def shape(self, shape: Sequence[Size]) -> Tensor:
         """Sizes as a tensor, int64: known, or computed from the shapes of inputs."""
         if is_static(shape):
             return known(np.asarray(shape, np.int64).reshape(len(shape)))
@@ -282,7 +282,7 @@ class Builder:
             ),
         )
 
-    def size(self, size: Size) -> Value:
+    def size(self, size: Size) -> Tensor:
         """A size as a tensor of one element, int64."""
         if isinstance(size, int):
             return known(np.array([size], np.int64))
@@ -304,7 +304,7 @@ class Builder:
 
     def body(self) -> "Builder":
         """A graph inside a node of this one."""
-        return Builder(self.model, self)
+        return Builder(self.shared, self)
 
 
 def _without_transformations(name: str) -> str:

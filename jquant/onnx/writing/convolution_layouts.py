@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from jquant.formulas.convolution_geometry import Geometry
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import transpose
-from jquant.onnx.writing.value import Value
+from jquant.onnx.writing.tensor import Tensor
 
 
-def arranged_input(builder: Builder, x: Value, geometry: Geometry, *, channels_last: bool = False) -> Value:
+def arranged_input(builder: Builder, x: Tensor, geometry: Geometry, *, channels_last: bool = False) -> Tensor:
     """The input, of shape (..., batch, channels, space), or with the channels last."""
     return _behind(builder, x, _order(geometry.dimensions.lhs_spec, channels_last))
 
 
-def arranged_filter(builder: Builder, w: Value, geometry: Geometry) -> Value:
+def arranged_filter(builder: Builder, w: Tensor, geometry: Geometry) -> Tensor:
     """The filters, of shape (filters, channels, space)."""
     if w.known is None:
         return transpose(builder, w, geometry.dimensions.rhs_spec)
@@ -21,7 +21,7 @@ def arranged_filter(builder: Builder, w: Value, geometry: Geometry) -> Value:
     return builder.once(("filter", w, order), lambda: transpose(builder, w, order))
 
 
-def restored(builder: Builder, output: Value, geometry: Geometry, *, channels_last: bool = False) -> Value:
+def restored(builder: Builder, output: Tensor, geometry: Geometry, *, channels_last: bool = False) -> Tensor:
     """A result of shape (..., batch, filters, space), or with the filters last, in the layout of the output."""
     order = _order(geometry.dimensions.out_spec, channels_last)
     return _behind(builder, output, [order.index(dimension) for dimension in range(len(order))])
@@ -32,6 +32,6 @@ def _order(spec: Sequence[int], channels_last: bool) -> list[int]:
     return [batch, *space, channels] if channels_last else list(spec)
 
 
-def _behind(builder: Builder, x: Value, order: Sequence[int]) -> Value:
+def _behind(builder: Builder, x: Tensor, order: Sequence[int]) -> Tensor:
     mapped = x.ndim - len(order)
     return transpose(builder, x, (*range(mapped), *(mapped + dimension for dimension in order)))

@@ -9,16 +9,16 @@ import onnx
 from jquant.onnx.graphs.graph import DEFAULT_DOMAIN
 from jquant.onnx.writing import bodies
 from jquant.onnx.writing.builder import Builder
-from jquant.onnx.writing.value import Value
+from jquant.onnx.writing.tensor import Tensor
 
 _OLDEST_FORMAT = 4  # from which initializers need not be inputs
 
 
 def model(
-    builder: Builder, graph_name: str, inputs: Sequence[Value], outputs: Sequence[Value], names: Sequence[str]
+    builder: Builder, graph_name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], names: Sequence[str]
 ) -> onnx.ModelProto:
     """The model whose outputs have these names."""
-    written = builder.model
+    written = builder.shared
     old_names = [builder.name(output) for output in outputs]
     made = {name for node in builder.nodes for name in node.output}
     renamed: dict[str, str] = {}
@@ -26,7 +26,7 @@ def model(
         if old in made and old not in renamed:
             renamed[old] = name
         else:
-            copy = bodies.copied(builder, Value(output.dtype, output.shape, name=old), name)
+            copy = bodies.copied(builder, Tensor(output.dtype, output.shape, name=old), name)
             renamed[builder.name(copy)] = name
     nodes = bodies.alive(builder.nodes, set(renamed))
     _rename(nodes, renamed)

@@ -19,18 +19,18 @@ from jquant.onnx.writing import schemas, wide
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import cast, reshape
 from jquant.onnx.writing.table import writer
-from jquant.onnx.writing.value import Value, known
+from jquant.onnx.writing.tensor import Tensor, known
 
-_Scope = dict[str, Value | None]
+_Scope = dict[str, Tensor | None]
 
 
 @writer(recorded_nodes.TYPE, node=None)
-def _typed(builder: Builder, _: Any, value: Value, *, dtype: np.dtype) -> Value:
+def _typed(builder: Builder, _: Any, value: Tensor, *, dtype: np.dtype) -> Tensor:
     return wide.widened(builder, value, dtype)
 
 
 @writer(recorded_nodes.NODE, node=None)
-def _node(builder: Builder, types: list[Any], arrays: Mapping[str, Any], *, recorded: Recorded) -> list[Value] | None:
+def _node(builder: Builder, types: list[Any], arrays: Mapping[str, Any], *, recorded: Recorded) -> list[Tensor] | None:
     """The node with its own attributes and names; None if the model may not have it, or if it has a list as a result."""
     node = recorded.node
     inside = [each for body in node.subgraphs.values() for each in body.walk()]
@@ -40,15 +40,15 @@ def _node(builder: Builder, types: list[Any], arrays: Mapping[str, Any], *, reco
     if scope is None or not all(_is_declared(body) for body in node.subgraphs.values()):
         return None
     for each in (node, *inside):
-        since, until = schemas.versions(each, builder.model.versions.get(each.domain, 1))
-        builder.model.require(each.operator, each.domain, since, until)
+        since, until = schemas.versions(each, builder.shared.versions.get(each.domain, 1))
+        builder.shared.require(each.operator, each.domain, since, until)
     values = [scope.get(name) for name in node.inputs]
     full = [None if value is None else wide.in_full(builder, value) for value in values]
     operands = [None if value is None else cast(builder, value, dtype) for value, dtype in schemas.matched(node, full)]
     inputs = ["" if operand is None else builder.name(operand) for operand in operands]
-    outputs = [builder.model.names.reserve(name) if name else "" for name in node.outputs]
+    outputs = [builder.shared.names.reserve(name) if name else "" for name in node.outputs]
     proto = onnx.helper.make_node(
-        node.operator, inputs, outputs, name=builder.model.node_names.reserve(node.name), domain=node.domain
+        node.operator, inputs, outputs, name=builder.shared.node_names.reserve(node.name), domain=node.domain
     )
     proto.attribute.extend(protos.attributes(node))
     proto.attribute.extend(_bodies(builder, node, scope))
@@ -60,10 +60,10 @@ def _results(
     builder: Builder,
     node: Node,
     proto: onnx.NodeProto,
-    operands: Sequence[Value | None],
+    operands: Sequence[Tensor | None],
     names: Sequence[str],
     types: Sequence[Any],
-) -> list[Value]:
+) -> list[Tensor]:
     """The results of a node in JAX's types."""
     dtypes = schemas.result_types(node, proto, [None if each is None else each.dtype for each in operands])
     results = []
@@ -71,7 +71,7 @@ def _results(
         name = proto.output[node.outputs.index(name)]
         dtype = np.dtype(dtypes.get(name, type.dtype))
         full = dtype if jax.dtypes.canonicalize_dtype(dtype) == type.dtype else np.dtype(type.dtype)
-        value = Value(full, tuple(type.shape), name=name)
+        value = Tensor(full, tuple(type.shape), name=name)
         results.append(wide.narrowed(builder, value, np.dtype(type.dtype)))
     return results
 
@@ -82,13 +82,13 @@ def _scope(builder: Builder, nodes: Sequence[Node], values: Mapping[str, Any]) -
     for name, value in values.items():
         if value is None:
             scope.setdefault(name, None)
-        elif isinstance(value, Value):
+        elif isinstance(value, Tensor):
             scope[name] = _named(builder, value, name)
         elif is_static(value):
             scope[name] = _static(builder, value, name)
     for node in nodes:
         for position, name in enumerate(node.inputs):
-            if name not in values or isinstance(values[name], Value) or is_static(values[name]):
+            if name not in values or isinstance(values[name], Tensor) or is_static(values[name]):
                 continue
             leaves = jax.tree.leaves(values[name])
             role = packing.packing_of(node, position)
@@ -108,15 +108,15 @@ def _unpacked(role: Any, packed: Any) -> tuple[np.ndarray, ...]:
         return role.unpack(jax.tree.map(lambda leaf: leaf.known, packed))
 
 
-def _named(builder: Builder, value: Value, name: str) -> Value:
+def _named(builder: Builder, value: Tensor, name: str) -> Tensor:
     """A value, which becomes an initializer under the name that it has in the file if it is known."""
     value = wide.in_full(builder, value)
     if value.known is None or value.name is not None:
         return value
-    return dataclasses.replace(value, name=builder.model.initializer(value.known, name, exactly=True))
+    return dataclasses.replace(value, name=builder.shared.initializer(value.known, name, exactly=True))
 
 
-def _static(builder: Builder, array: np.ndarray, name: str) -> Value:
+def _static(builder: Builder, array: np.ndarray, name: str) -> Tensor:
     if array.dtype == object:
         return reshape(builder, builder.shape(sizes(array)), array.shape)
     return _named(builder, known(array), name)
@@ -144,7 +144,7 @@ def _body(builder: Builder, graph: Graph, names: dict[str, str]) -> onnx.GraphPr
     Args:
       names: those of the values around it, by the names that the file has for them.
     """
-    unused, names = builder.model.names, dict(names)
+    unused, names = builder.shared.names, dict(names)
     own = {value.name: unused.reserve(value.name) for value in graph.inputs}
     names |= own
     nodes = []

@@ -12,7 +12,7 @@ from jquant.arithmetic import packed_int4, signs
 from jquant.onnx.writing import walk
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import reshape, transpose
-from jquant.onnx.writing.value import Value, known
+from jquant.onnx.writing.tensor import Tensor, known
 from jquant.packed.block_matrix import Layout, PackedBlockMatrix
 from jquant.packed.matrix import PackedMatrix
 
@@ -24,7 +24,7 @@ def matrix_label(label: str) -> str:
     return label.removesuffix(_FIELD)
 
 
-def swapped(builder: Builder, x: Value) -> Value:
+def swapped(builder: Builder, x: Tensor) -> Tensor:
     """Packed integers in shape (..., K, N) in place of (..., N, K)."""
     order = (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2)
     if x.known is None:
@@ -33,7 +33,7 @@ def swapped(builder: Builder, x: Value) -> Value:
     return builder.once(("swapped", x), lambda: known(np.swapaxes(array, -1, -2), label))
 
 
-def plain(builder: Builder, matrix: PackedMatrix) -> tuple[Value, Value | None]:
+def plain(builder: Builder, matrix: PackedMatrix) -> tuple[Tensor, Tensor | None]:
     """A packed matrix of shape (..., K, N) in its own type, and its zero point."""
     data: Any = matrix.data
     b = swapped(builder, data)
@@ -47,7 +47,7 @@ def plain(builder: Builder, matrix: PackedMatrix) -> tuple[Value, Value | None]:
     return b, zero_point
 
 
-def integers(builder: Builder, matrix: PackedBlockMatrix) -> Value:
+def integers(builder: Builder, matrix: PackedBlockMatrix) -> Tensor:
     """The integers of a matrix in whole blocks, of shape (..., K + padding, N): int16 if they are known, else int32."""
     data: Any = matrix.data
 
@@ -71,7 +71,7 @@ def _wide_integers(matrix: PackedBlockMatrix, data: jax.Array) -> jax.Array:
     return (rows + sign) % 16 - sign - matrix.offset
 
 
-def in_blocks(builder: Builder, x: Value, block_size: int) -> Value:
+def in_blocks(builder: Builder, x: Tensor, block_size: int) -> Tensor:
     """Rows of shape (..., K, N) in blocks: (..., G, block_size, N)."""
     *batch, k, n = x.shape
     return reshape(builder, x, (*batch, k // block_size, block_size, n))

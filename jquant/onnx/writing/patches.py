@@ -14,12 +14,12 @@ from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.convolution_layouts import arranged_input
 from jquant.onnx.writing.integer_products import integer_product
 from jquant.onnx.writing.steps import cast, joined, padded, reshape, sliced, transpose
-from jquant.onnx.writing.value import Value, known
+from jquant.onnx.writing.tensor import Tensor, known
 
 
 def convolution(
-    builder: Builder, x: Value, w: Value, x_zero_point: Value | None, w_zero_point: Value | None, geometry: Geometry
-) -> Value:
+    builder: Builder, x: Tensor, w: Tensor, x_zero_point: Tensor | None, w_zero_point: Tensor | None, geometry: Geometry
+) -> Tensor:
     """The convolution of ``x - x_zero_point`` and ``w - w_zero_point`` in int32, without groups, with filters last.
 
     Args:
@@ -37,7 +37,7 @@ def convolution(
     return integer_product(builder, rows, matrix, x_zero_point, w_zero_point)
 
 
-def _windows(builder: Builder, x: Value, zero_point: Value | None, geometry: Geometry) -> Value:
+def _windows(builder: Builder, x: Tensor, zero_point: Tensor | None, geometry: Geometry) -> Tensor:
     """The elements of each window, in the order of the window and of the channels, along the last dimension."""
     windows = geometry.windows
     before = x.ndim - 1 - len(windows.sizes)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.onnx.writing.value import Size, Value
+from jquant.onnx.writing.tensor import Size, Tensor
 
 IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
@@ -51,7 +51,7 @@ def column_of(indices: Any, number: int) -> Any:
     return indices if indices.shape[-1] == 1 else lax.slice_in_dim(indices, number, number + 1, axis=-1)
 
 
-def known_inside(indices: Value, limits: Sequence[Size]) -> bool:
+def known_inside(indices: Tensor, limits: Sequence[Size]) -> bool:
     """Whether places are known, and within the limits."""
     if indices.known is None or not all(isinstance(limit, int) for limit in limits):
         return False

@@ -8,7 +8,7 @@ from jquant.onnx.writing import matrices
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.integer_products import integer_product, is_single
 from jquant.onnx.writing.steps import broadcast, cast, reshape
-from jquant.onnx.writing.value import Value, is_static, known
+from jquant.onnx.writing.tensor import Tensor, is_static, known
 from jquant.packed.matrix import PackedMatrix
 
 _FLOAT32 = np.dtype(np.float32)
@@ -27,24 +27,24 @@ def row(builder: Builder, x: Any) -> Any:
     return reshape(builder, x, (_largest(x),)) if is_vector else x
 
 
-def _largest(x: Value) -> Any:
+def _largest(x: Tensor) -> Any:
     return next(size for size in x.shape if not (isinstance(size, int) and size == 1))
 
 
-def matrix(builder: Builder, b: Any, zero_point: Value | None) -> tuple[Value, Value | None]:
+def matrix(builder: Builder, b: Any, zero_point: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """A matrix and its zero point, which packed matrices hold."""
     if isinstance(b, PackedMatrix):
         b, zero_point = matrices.plain(builder, b)
     return b, row(builder, zero_point)
 
 
-def product(builder: Builder, a: Value, b: Any, a_zero_point: Value | None, b_zero_point: Value | None) -> Value:
+def product(builder: Builder, a: Tensor, b: Any, a_zero_point: Tensor | None, b_zero_point: Tensor | None) -> Tensor:
     """The product of the integers of two matrices, of which the second may be packed."""
     values, b_zero_point = matrix(builder, b, b_zero_point)
     return integer_product(builder, a, values, column(builder, a_zero_point), b_zero_point)
 
 
-def parameters(builder: Builder, scale: Value, zero_point: Value | None, dtype: np.dtype) -> tuple[Value, Value] | None:
+def parameters(builder: Builder, scale: Tensor, zero_point: Tensor | None, dtype: np.dtype) -> tuple[Tensor, Tensor] | None:
     """A scale in float32 and a zero point of `dtype`, both of one element or both a vector, as the QLinear nodes take them.
 
     None if they are neither.
@@ -60,7 +60,7 @@ def parameters(builder: Builder, scale: Value, zero_point: Value | None, dtype: 
     return _repeated(builder, scale, shape), _repeated(builder, zero_point, shape)
 
 
-def _repeated(builder: Builder, x: Value, shape: tuple) -> Value:
+def _repeated(builder: Builder, x: Tensor, shape: tuple) -> Tensor:
     if not is_single(x):
         return x
     if x.known is not None and is_static(shape):
@@ -76,9 +76,9 @@ class LinearOperands(NamedTuple):
       output: the scale and the zero point of the result.
     """
 
-    a: list[Value]
-    b: list[Value]
-    output: list[Value]
+    a: list[Tensor]
+    b: list[Tensor]
+    output: list[Tensor]
 
 
 def linear_operands(builder: Builder, a: Any, b: Any, output: Any, output_dtype: np.dtype) -> LinearOperands | None:

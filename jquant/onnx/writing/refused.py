@@ -7,7 +7,7 @@ import numpy as np
 
 from jquant.errors import ModelError
 from jquant.onnx.writing import kernel_types
-from jquant.onnx.writing.value import is_key
+from jquant.onnx.writing.tensor import is_key
 
 RANDOM = "random numbers are not supported: pass them to the function"
 _DEVICES = "a model runs on one device"

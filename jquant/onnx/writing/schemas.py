@@ -10,7 +10,7 @@ import onnx.version_converter
 from jquant.onnx.graphs import protos
 from jquant.onnx.graphs.graph import Node
 from jquant.onnx.graphs.sources import CONTROL_FLOW
-from jquant.onnx.writing.value import Value
+from jquant.onnx.writing.tensor import Tensor
 
 _OLDEST_CONTROL_FLOW = 11  # from which on If, Loop and Scan have only been given more types
 _MISJUDGED = frozenset({"GroupNormalization"})  # the converter leaves it alone where it does not know the shapes
@@ -107,7 +107,7 @@ def _schema(node: Node) -> onnx.defs.OpSchema | None:
         return None
 
 
-def matched(node: Node, operands: Sequence[Value | None]) -> list[tuple[Value | None, np.dtype]]:
+def matched(node: Node, operands: Sequence[Tensor | None]) -> list[tuple[Tensor | None, np.dtype]]:
     """Each operand with the type in which the node takes it.
 
     That is its own, unless the schema wants int64 or int32 there, or the type of another operand, which has 64 bits.

@@ -8,13 +8,13 @@ import jax
 import numpy as np
 
 from jquant.errors import ModelError
-from jquant.onnx.writing.value import Size, Value, known
+from jquant.onnx.writing.tensor import Size, Tensor, known
 
 _TYPE = jax.ShapeDtypeStruct((1,), np.int64)
 _OPERATORS = {ast.Add: "Add", ast.Sub: "Sub", ast.Mult: "Mul"}
 
 
-class Model(Protocol):
+class Shared(Protocol):
     """What sizes need of the model: by the name of an open size, an input, and which dimension it is."""
 
     sizes: dict[str, tuple[str, int]]
@@ -24,14 +24,14 @@ class Builder(Protocol):
     """What sizes need of the graph that is written."""
 
     @property
-    def model(self) -> Model: ...
+    def shared(self) -> Shared: ...
     @property
     def version(self) -> int: ...
     def node(self, operator: str, operands: Sequence[Any], types: Any, **options: Any) -> Any: ...
     def once(self, key: Hashable, make: Callable[[], Any]) -> Any: ...
 
 
-def written(builder: Builder, size: Size) -> Value:
+def written(builder: Builder, size: Size) -> Tensor:
     """A symbolic size as a tensor of one element."""
     return _written(builder, _parsed(str(size)).body)
 
@@ -41,8 +41,8 @@ def _parsed(text: str) -> ast.Expression:
     return ast.parse(text.replace("^", "**"), mode="eval")
 
 
-def _written(builder: Builder, node: ast.expr) -> Value:
-    def operand(node: ast.expr) -> Value:
+def _written(builder: Builder, node: ast.expr) -> Tensor:
+    def operand(node: ast.expr) -> Tensor:
         return builder.once(("size", ast.unparse(node)), lambda: _written(builder, node))
 
     if isinstance(node, ast.Constant):
@@ -77,15 +77,15 @@ def _written(builder: Builder, node: ast.expr) -> Value:
     raise ModelError(f"the size {ast.unparse(node)} is not supported")
 
 
-def _of_input(builder: Builder, name: str) -> Value:
+def _of_input(builder: Builder, name: str) -> Tensor:
     """An open size, from the shape of an input that has it; or that has a multiple of it and a number."""
-    if name not in builder.model.sizes:
+    if name not in builder.shared.sizes:
         return _solved(builder, name)
-    return _dimension(builder, *builder.model.sizes[name], name)
+    return _dimension(builder, *builder.shared.sizes[name], name)
 
 
-def _solved(builder: Builder, name: str) -> Value:
-    for text, (input, dimension) in builder.model.sizes.items():
+def _solved(builder: Builder, name: str) -> Tensor:
+    for text, (input, dimension) in builder.shared.sizes.items():
         line = _line(text, name)
         if line is None:
             continue
@@ -107,8 +107,8 @@ def _line(text: str, name: str) -> tuple[int, int] | None:
     return (factor, at[0]) if factor and all(at[k] == at[0] + k * factor for k in range(4)) else None
 
 
-def _dimension(builder: Builder, input: str, dimension: int, name: str) -> Value:
-    source = Value(np.dtype(np.int64), (), name=input)
+def _dimension(builder: Builder, input: str, dimension: int, name: str) -> Tensor:
+    source = Tensor(np.dtype(np.int64), (), name=input)
     if builder.version >= 15:
         return builder.node("Shape", [source], _TYPE, since=15, start=dimension, end=dimension + 1, label=name)
     shape = builder.node("Shape", [source], _TYPE, since=1, label="shape")

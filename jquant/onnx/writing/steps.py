@@ -14,7 +14,7 @@ from jax import lax
 
 from jquant.onnx.writing import kernel_types
 from jquant.onnx.writing.builder import Builder, Operand
-from jquant.onnx.writing.value import Size, Value, is_static, known
+from jquant.onnx.writing.tensor import Size, Tensor, is_static, known
 
 _LARGEST = {  # the largest float32 that does not overflow, by the type that it is rounded to
     "float8_e4m3fn": np.float32(464),
@@ -37,11 +37,11 @@ _NIBBLES = ("int2", "int4", "uint2", "uint4")
 _ALL = np.iinfo(np.int64).max  # as a limit: to the end
 
 
-def like(x: Value, number: Any) -> Value:
+def like(x: Tensor, number: Any) -> Tensor:
     """A number in the type and the shape of `x`."""
     if is_static(x.shape):
         return known(np.broadcast_to(np.asarray(number, x.dtype), x.shape))
-    return Value(x.dtype, x.shape, small=known(np.full((1,) * x.ndim, number, x.dtype)))
+    return Tensor(x.dtype, x.shape, small=known(np.full((1,) * x.ndim, number, x.dtype)))
 
 
 def computed(
@@ -79,7 +79,7 @@ def computed(
 _MOVE, _COMPARE = ("Where",), ("TopK", "ReduceMax", "ReduceMin", "ArgMax", "ArgMin")
 _UNSIGNED = np.dtype(np.uint32)
 _IN_INT32 = {(operator, _UNSIGNED) for operator in (*_MOVE, *_COMPARE)}  # int64 would be no type of a loaded model in JAX
-_Conversion = Callable[[Value], Value]
+_Conversion = Callable[[Tensor], Tensor]
 
 
 def _conversions(builder: Builder, operator: str, narrow: np.dtype, wide: np.dtype) -> tuple[_Conversion, _Conversion]:
@@ -89,15 +89,15 @@ def _conversions(builder: Builder, operator: str, narrow: np.dtype, wide: np.dty
     if operator in _MOVE:
         return lambda x: cast(builder, x, np.int32), lambda x: cast(builder, x, narrow)
 
-    def shifted(x: Value, by: str) -> Value:
+    def shifted(x: Tensor, by: str) -> Tensor:
         return elementwise(builder, by, x, like(x, 2**31))
 
     return lambda x: cast(builder, shifted(x, "Sub"), np.int32), lambda x: shifted(cast(builder, x, narrow), "Add")
 
 
 def elementwise(
-    builder: Builder, operator: str, *operands: Value, dtype: Any = None, since: int = 13, **attributes: Any
-) -> Value:
+    builder: Builder, operator: str, *operands: Tensor, dtype: Any = None, since: int = 13, **attributes: Any
+) -> Tensor:
     """An element-wise node, of operands whose shapes broadcast as in NumPy.
 
     Operands that were broadcast to the shape of the result are read as they were before. If all of them were, so is the
@@ -114,7 +114,7 @@ def elementwise(
     small = [builder.broadcastable(operand) for operand in operands]
     result = jax.ShapeDtypeStruct(lax.broadcast_shapes(*(operand.shape for operand in small)), dtype)
     value = computed(builder, operator, small, result, since=since, **attributes)
-    return value if str(result.shape) == str(shape) else Value(dtype, tuple(shape), small=value)
+    return value if str(result.shape) == str(shape) else Tensor(dtype, tuple(shape), small=value)
 
 
 def _folded(function: Callable[..., Any], *arguments: Any) -> np.ndarray:
@@ -123,11 +123,11 @@ def _folded(function: Callable[..., Any], *arguments: Any) -> np.ndarray:
         return np.asarray(function(*arguments))
 
 
-def where(builder: Builder, condition: Value, on_true: Value, on_false: Value) -> Value:
+def where(builder: Builder, condition: Tensor, on_true: Tensor, on_false: Tensor) -> Tensor:
     return elementwise(builder, "Where", condition, on_true, on_false, dtype=on_true.dtype)
 
 
-def cast(builder: Builder, x: Value, dtype: Any) -> Value:
+def cast(builder: Builder, x: Tensor, dtype: Any) -> Tensor:
     """`x` converted to another type, as JAX converts it.
 
     Floats outside the range of an integer type, for which JAX leaves the result to the device, become what the engine makes
@@ -149,7 +149,7 @@ def cast(builder: Builder, x: Value, dtype: Any) -> Value:
         x = _infinite_beyond(builder, cast(builder, x, np.float32), _LARGEST[str(dtype)])
     small = builder.broadcastable(x)
 
-    def node() -> Value:
+    def node() -> Tensor:
         type = jax.ShapeDtypeStruct(small.shape, dtype)
         to = onnx.helper.np_dtype_to_tensor_dtype(dtype)
         saturate = 0 if str(dtype).startswith("float8") else None  # too large a number is infinite, or else not a number
@@ -158,10 +158,10 @@ def cast(builder: Builder, x: Value, dtype: Any) -> Value:
     value = builder.once(("cast", small, dtype), node)
     if small is x:
         return builder.derived("cast", value, x)
-    return Value(dtype, x.shape, small=value)
+    return Tensor(dtype, x.shape, small=value)
 
 
-def _infinite_beyond(builder: Builder, x: Value, largest: Any) -> Value:
+def _infinite_beyond(builder: Builder, x: Tensor, largest: Any) -> Tensor:
     """`x`, infinite where it would overflow: onnxruntime converts what is a little too large to the largest number."""
     too_large = elementwise(builder, "Greater", elementwise(builder, "Abs", x), like(x, largest), dtype=np.bool_)
     return elementwise(builder, "Where", too_large, elementwise(builder, "Mul", x, like(x, np.inf)), x, dtype=x.dtype)
@@ -175,7 +175,7 @@ def is_unsigned(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, np.unsignedinteger)
 
 
-def reshape(builder: Builder, x: Value, shape: Sequence[Size]) -> Value:
+def reshape(builder: Builder, x: Tensor, shape: Sequence[Size]) -> Tensor:
     """`x` with other sizes."""
     shape = tuple(shape)
     if str(shape) == str(x.shape):
@@ -189,7 +189,7 @@ def reshape(builder: Builder, x: Value, shape: Sequence[Size]) -> Value:
     return builder.once(key, lambda: builder.derived("reshape", _reshaped(builder, x, shape), x))
 
 
-def _reshaped(builder: Builder, x: Value, shape: tuple[Size, ...]) -> Value:
+def _reshaped(builder: Builder, x: Tensor, shape: tuple[Size, ...]) -> Tensor:
     target = builder.shape(shape)
     open_sizes = [index for index, size in enumerate(shape) if not isinstance(size, int)]
     if len(open_sizes) == 1 and 0 not in shape:  # which Reshape computes
@@ -198,7 +198,7 @@ def _reshaped(builder: Builder, x: Value, shape: tuple[Size, ...]) -> Value:
     return computed(builder, "Reshape", [x, target], type, since=5, label="reshaped")
 
 
-def transpose(builder: Builder, x: Value, order: Sequence[int]) -> Value:
+def transpose(builder: Builder, x: Tensor, order: Sequence[int]) -> Tensor:
     """`x` with its dimensions in another order."""
     order = tuple(order)
     if order == tuple(range(x.ndim)):
@@ -209,16 +209,16 @@ def transpose(builder: Builder, x: Value, order: Sequence[int]) -> Value:
     return computed(builder, "Transpose", [x], type, perm=list(order), label="transposed")
 
 
-def broadcast(builder: Builder, x: Value, shape: Sequence[Size], dimensions: Sequence[int]) -> Value:
+def broadcast(builder: Builder, x: Tensor, shape: Sequence[Size], dimensions: Sequence[int]) -> Tensor:
     """`x` in a shape of which its own dimensions are `dimensions`; elements are repeated only where a node needs that."""
     sizes: list[Size] = [1] * len(shape)
     for dimension, size in zip(dimensions, x.shape, strict=True):
         sizes[dimension] = size
     small = reshape(builder, builder.broadcastable(x) if len(shape) == x.ndim else x, sizes)
-    return small if str(tuple(sizes)) == str(tuple(shape)) else Value(x.dtype, tuple(shape), small=small)
+    return small if str(tuple(sizes)) == str(tuple(shape)) else Tensor(x.dtype, tuple(shape), small=small)
 
 
-def joined(builder: Builder, parts: Sequence[Value], dimension: int) -> Value:
+def joined(builder: Builder, parts: Sequence[Tensor], dimension: int) -> Tensor:
     """Values one after the other along a dimension."""
     if len(parts) == 1:
         return parts[0]
@@ -228,7 +228,7 @@ def joined(builder: Builder, parts: Sequence[Value], dimension: int) -> Value:
     return computed(builder, "Concat", parts, type, since=13, axis=dimension, label="joined")
 
 
-def sliced(builder: Builder, x: Value, starts: Sequence[Any], limits: Sequence[Size], strides: Sequence[int]) -> Value:
+def sliced(builder: Builder, x: Tensor, starts: Sequence[Any], limits: Sequence[Size], strides: Sequence[int]) -> Tensor:
     """``x[start:limit:stride, ...]``, with one of each for every dimension."""
     shape = tuple(
         (limit - start + stride - 1) // stride for start, limit, stride in zip(starts, limits, strides, strict=True)
@@ -246,7 +246,7 @@ def sliced(builder: Builder, x: Value, starts: Sequence[Any], limits: Sequence[S
     return computed(builder, "Slice", [x, *bounds, axes, steps], type, since=13, label="part")
 
 
-def reversed_along(builder: Builder, x: Value, dimensions: Sequence[int]) -> Value:
+def reversed_along(builder: Builder, x: Tensor, dimensions: Sequence[int]) -> Tensor:
     """`x` from back to front."""
     if not dimensions:
         return x
@@ -258,7 +258,7 @@ def reversed_along(builder: Builder, x: Value, dimensions: Sequence[int]) -> Val
     return computed(builder, "Slice", operands, x.type, since=13, label="reversed")
 
 
-def padded(builder: Builder, x: Value, number: Value, padding: Sequence[tuple[Size, Size]]) -> Value:
+def padded(builder: Builder, x: Tensor, number: Tensor, padding: Sequence[tuple[Size, Size]]) -> Tensor:
     """`x` with so many of a number before and after it in each dimension; negative: with so many elements less."""
     amounts = [low for low, _ in padding] + [high for _, high in padding]
     if is_static(amounts) and not any(amounts):

@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 from jquant.onnx.graphs.graph import DEFAULT_DOMAIN
 from jquant.onnx.writing.builder import Builder
-from jquant.onnx.writing.value import Value
+from jquant.onnx.writing.tensor import Tensor
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-Rule = Callable[[Builder, Any, list[Value]], Value | Sequence[Value]]
+Rule = Callable[[Builder, Any, list[Tensor]], Tensor | Sequence[Tensor]]
 
 PRIMITIVES: dict[str, Rule] = {}
 """From a builder, an equation of a primitive and its operands to the results."""
@@ -32,7 +32,7 @@ class Writer:
 
     Attributes:
       function: takes a `Builder`, the types of the results, and the parameters of the operator's formula by their names,
-        with `Value` for arrays. It returns the results, in the structure of the formula; or None for a call that the node
+        with `Tensor` for arrays. It returns the results, in the structure of the formula; or None for a call that the node
         does not express, which is then written as its formula.
       node, domain, since: the node that says the same, its domain, and the first version of the operator set that has it;
         None if it is any node of a file. The function is called only if the domain is allowed.

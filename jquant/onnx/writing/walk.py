@@ -14,19 +14,19 @@ from jquant.lowering import recording
 from jquant.onnx.writing import refused
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.table import PRIMITIVES, WRITERS
-from jquant.onnx.writing.value import Value, is_static, known
+from jquant.onnx.writing.tensor import Tensor, is_static, known
 
 
-def write(builder: Builder, program: Program, operands: Sequence[Value]) -> list[Value]:
+def write(builder: Builder, program: Program, operands: Sequence[Tensor]) -> list[Tensor]:
     """The results of a program.
 
-    What cannot be written is noted in ``builder.model.unsupported``; its results are values that no node computes.
+    What cannot be written is noted in ``builder.shared.unsupported``; its results are values that no node computes.
     """
     jaxpr, constants = program
     values = dict(zip(jaxpr.invars, operands, strict=True))
     values |= zip(jaxpr.constvars, map(known, constants), strict=True)
 
-    def value(atom: Any) -> Value:
+    def value(atom: Any) -> Tensor:
         if not isinstance(atom, Literal):
             return values[atom]
         type: Any = atom.aval
@@ -43,7 +43,7 @@ def write(builder: Builder, program: Program, operands: Sequence[Value]) -> list
     return [value(atom) for atom in jaxpr.outvars]
 
 
-def traced(builder: Builder, function: Callable[..., Any], *operands: Value) -> Value:
+def traced(builder: Builder, function: Callable[..., Any], *operands: Tensor) -> Tensor:
     """The array that a function of arrays returns for these operands, written as JAX traces it."""
     with recording.active():
         jaxpr = jax.make_jaxpr(function)(*(operand.type for operand in operands))
@@ -51,7 +51,7 @@ def traced(builder: Builder, function: Callable[..., Any], *operands: Value) -> 
     return result
 
 
-def _results(builder: Builder, equation: Any, operands: list[Value]) -> Sequence[Value]:
+def _results(builder: Builder, equation: Any, operands: list[Tensor]) -> Sequence[Tensor]:
     call = recording.call_of(equation, operands)
     if call is not None:
         return _operator(builder, call, [variable.aval for variable in equation.outvars])
@@ -72,19 +72,19 @@ def _results(builder: Builder, equation: Any, operands: list[Value]) -> Sequence
             raise ModelError(refused.reason(name) or "is not supported")
         results = rule(builder, equation, operands)
     except ModelError as error:
-        builder.model.unsupported[f"{name}{builder.source}: {error}"] = None
+        builder.shared.unsupported[f"{name}{builder.source}: {error}"] = None
         return [builder.result(_array_type(variable.aval), name) for variable in equation.outvars]
-    return [results] if isinstance(results, Value) else list(results)
+    return [results] if isinstance(results, Tensor) else list(results)
 
 
-def _operator(builder: Builder, call: recording.Call, types: list[Any]) -> Sequence[Value]:
+def _operator(builder: Builder, call: recording.RecordedCall, types: list[Any]) -> Sequence[Tensor]:
     """The results of an operator: those of the node that says the same, or else of its formula."""
     for entry in WRITERS.get(call.operator, ()):
         if not builder.allows(entry.domain):
             continue
         results = builder.attempt(lambda entry=entry: entry.function(builder, types, **call.arguments, **call.static))
         if results is not None:
-            return jax.tree.leaves(results, is_leaf=lambda leaf: isinstance(leaf, Value))
+            return jax.tree.leaves(results, is_leaf=lambda leaf: isinstance(leaf, Tensor))
     leaves = jax.tree.leaves(dict(call.arguments))
     if any(entry.keeps_weights for entry in WRITERS.get(call.operator, ())):
         leaves = [_kept(builder, leaf) for leaf in leaves]
@@ -94,10 +94,10 @@ def _operator(builder: Builder, call: recording.Call, types: list[Any]) -> Seque
 _FOLDED_WEIGHTS = 256  # bytes
 
 
-def _kept(builder: Builder, value: Value) -> Value:
+def _kept(builder: Builder, value: Tensor) -> Tensor:
     """Weights of 8 bits as an initializer that nodes read: the model would be larger with what is computed of them."""
     is_kept = value.known is not None and value.dtype in (np.int8, np.uint8) and value.known.nbytes > _FOLDED_WEIGHTS
-    return Value(value.dtype, value.shape, name=builder.name(value)) if is_kept else value
+    return Tensor(value.dtype, value.shape, name=builder.name(value)) if is_kept else value
 
 
 # A compiled program would compute all steps of a loop at once; an open size has no operands, and is not known.
@@ -117,7 +117,7 @@ def _array_type(aval: Any) -> Any:
     return aval if hasattr(aval, "dtype") else jax.ShapeDtypeStruct((), np.bool_)
 
 
-def _folded(equation: Any, operands: list[Value]) -> list[Value]:
+def _folded(equation: Any, operands: list[Tensor]) -> list[Tensor]:
     """The results, computed by JAX one equation at a time, so that each rounds once."""
     labels = {operand.label for operand in operands if operand.label}
     label = labels.pop() if len(labels) == 1 else ""
@@ -128,7 +128,7 @@ def _folded(equation: Any, operands: list[Value]) -> list[Value]:
     return [known(result, label) for result in results]
 
 
-def _repeated(equation: Any, operand: Value | None = None) -> Value:
+def _repeated(equation: Any, operand: Tensor | None = None) -> Tensor:
     """An array that is broadcast, or counts along a dimension, without memory for the elements that repeat others."""
     shape = equation.params["shape"]
     if operand is None:

@@ -19,7 +19,7 @@ from jquant.operators.nvfp4 import nvfp4_dequantize
 from jquant.operators.quantize_linear import quantize_linear
 from jquant.transform.formats.stored_weights import (
     SHARES,
-    Parameters,
+    BlockParameters,
     Stored,
     Take,
     dequantized_filter,
@@ -80,21 +80,21 @@ class Float8(_Codes):
     def smallest_range(self) -> float:
         return smallest_scale(self.scale_type) * self._SMALLEST_NORMAL[self.weight_type]
 
-    def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> Parameters:
+    def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> BlockParameters:
         bound = of_blocks(largest, matrix, self.rows_of_a_block(matrix.shape[-2]), self.by_column)
         return {"scale": self._scale(share_of(bound, share))}
 
-    def _quantized(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
+    def _quantized(self, matrix: jax.Array, parameters: BlockParameters) -> jax.Array:
         keywords = {"axis": -2, "block_size": self.rows_of_a_block(matrix.shape[-2]), "feature_level": _EXTENDED}
         return quantize_linear(matrix, parameters["scale"], output_dtype=self.weight_type, **keywords)
 
-    def rounded(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
+    def rounded(self, matrix: jax.Array, parameters: BlockParameters) -> jax.Array:
         keywords = {"axis": -2, "block_size": self.rows_of_a_block(matrix.shape[-2]), "feature_level": _EXTENDED}
         return dequantize_linear(
             self._quantized(matrix, parameters), parameters["scale"], **keywords, output_dtype=jnp.float32
         )
 
-    def store(self, matrix: jax.Array, parameters: Parameters) -> Stored:
+    def store(self, matrix: jax.Array, parameters: BlockParameters) -> Stored:
         return {"values": bitcast(self._quantized(matrix, parameters), jnp.uint8), "scale": parameters["scale"]}
 
     def pack_filter(self, filter: jax.Array, channel: int) -> Stored:
@@ -156,7 +156,7 @@ class Microscaling(_Codes):
     def smallest_range(self) -> float:
         return 0.0  # powers of two reach as far down as float32
 
-    def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> Parameters:
+    def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> BlockParameters:
         bound = of_blocks(largest, matrix, self.block_size, True)
         return {"scale": mx.scale_code(float_bits.bits(share_of(bound, share)), jnp.dtype(self._element))}
 
@@ -164,19 +164,19 @@ class Microscaling(_Codes):
     def _element(self) -> Any:
         return self.ELEMENTS[self.weight_type][0]
 
-    def _quantized(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
+    def _quantized(self, matrix: jax.Array, parameters: BlockParameters) -> jax.Array:
         return mx.elements(exact.numerator(matrix), self._codes(matrix, parameters), jnp.dtype(self._element))
 
-    def _codes(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
+    def _codes(self, matrix: jax.Array, parameters: BlockParameters) -> jax.Array:
         """The code of the scale of each element."""
         axis = matrix.ndim - 2
         return blocks.repeat(parameters["scale"], axis, self.block_size, matrix.shape[axis]).astype(jnp.int32)
 
-    def rounded(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
+    def rounded(self, matrix: jax.Array, parameters: BlockParameters) -> jax.Array:
         values = self._quantized(matrix, parameters)
         return mx.numbers(values, self._codes(matrix, parameters), jnp.dtype(self._element))
 
-    def store(self, matrix: jax.Array, parameters: Parameters) -> Stored:
+    def store(self, matrix: jax.Array, parameters: BlockParameters) -> Stored:
         bits = self.ELEMENTS[self.weight_type][1]
         return {"values": _bytes(self._quantized(matrix, parameters), bits), "scale": parameters["scale"]}
 
@@ -209,21 +209,21 @@ class Nvfp4(_Codes):
     def smallest_range(self) -> float:
         return 2.0**-110  # a tensor scale of 2**-100 times the smallest of blocks, 2**-9, times 2
 
-    def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> Parameters:
+    def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> BlockParameters:
         tensor_scale = nvfp4.tensor_scale_of(exact.numerator(matrix), is_clipped=True)
         bound = share_of(of_blocks(largest, matrix, self.BLOCK_SIZE, True), share)
         scale = nvfp4.scale_of(float_bits.bits(bound), tensor_scale)
         return {"scale": bitcast(scale, jnp.uint8), "tensor_scale": tensor_scale}
 
-    def _quantized(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
+    def _quantized(self, matrix: jax.Array, parameters: BlockParameters) -> jax.Array:
         scale = bitcast(parameters["scale"], jnp.float8_e4m3fn)
         return nvfp4.elements(exact.numerator(matrix), scale, parameters["tensor_scale"], matrix.ndim - 2)
 
-    def rounded(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
+    def rounded(self, matrix: jax.Array, parameters: BlockParameters) -> jax.Array:
         scale = bitcast(parameters["scale"], jnp.float8_e4m3fn)
         return nvfp4.numbers(self._quantized(matrix, parameters), scale, parameters["tensor_scale"], matrix.ndim - 2)
 
-    def store(self, matrix: jax.Array, parameters: Parameters) -> Stored:
+    def store(self, matrix: jax.Array, parameters: BlockParameters) -> Stored:
         return {"values": _bytes(self._quantized(matrix, parameters), 4), **parameters}
 
     def rows_of_a_block(self, rows: int) -> int:

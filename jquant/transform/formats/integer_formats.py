@@ -26,7 +26,7 @@ from jquant.packed.block_matrix import PackedBlockMatrix
 from jquant.packed.matrix import PackedMatrix
 from jquant.transform.formats.stored_weights import (
     SHARES,
-    Parameters,
+    BlockParameters,
     Stored,
     Take,
     dequantized_filter,
@@ -71,23 +71,23 @@ class Columns:
     def rows_of_a_block(self, rows: int) -> int:
         return rows
 
-    def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> Parameters:
+    def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> BlockParameters:
         return self._parameters(matrix, (matrix.ndim - 2,), share)
 
-    def _parameters(self, x: jax.Array, over: Sequence[int], share: jax.Array | None = None) -> Parameters:
+    def _parameters(self, x: jax.Array, over: Sequence[int], share: jax.Array | None = None) -> BlockParameters:
         """What elements along the dimensions `over` share, which keep a size of 1, or all: then it has shape ()."""
         over = tuple(over) if self.by_column else tuple(range(x.ndim))
         parameters = _parameters(x, over, self.weight_type, self.scale_type, share)
         return parameters if self.by_column else jax.tree.map(lambda each: each.reshape(()), parameters)
 
-    def _quantized(self, x: jax.Array, parameters: Parameters) -> jax.Array:
+    def _quantized(self, x: jax.Array, parameters: BlockParameters) -> jax.Array:
         return quantize_linear(x, *_affine(parameters), output_dtype=self.weight_type, feature_level=_EXTENDED)
 
-    def rounded(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
+    def rounded(self, matrix: jax.Array, parameters: BlockParameters) -> jax.Array:
         values = self._quantized(matrix, parameters)
         return dequantize_linear(values, *_affine(parameters), output_dtype=jnp.float32, feature_level=_EXTENDED)
 
-    def store(self, matrix: jax.Array, parameters: Parameters) -> Stored:
+    def store(self, matrix: jax.Array, parameters: BlockParameters) -> Stored:
         values = self._quantized(matrix, parameters)
         scale, zero_point = _affine(parameters)
         if self.by_column:
@@ -176,14 +176,14 @@ class Blocks:
     def rows_of_a_block(self, rows: int) -> int:
         return self.block_size or -(-rows // 4) * 4  # whole words of 4 integers of 4 bits
 
-    def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> Parameters:
+    def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> BlockParameters:
         block_size = self.rows_of_a_block(matrix.shape[-2])
         return _parameters_of_blocks(matrix, block_size, self.by_column, self.weight_type, self.scale_type, share)
 
-    def rounded(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
+    def rounded(self, matrix: jax.Array, parameters: BlockParameters) -> jax.Array:
         return _rounded_in_blocks(matrix, parameters, self.rows_of_a_block(matrix.shape[-2]), self.weight_type)
 
-    def store(self, matrix: jax.Array, parameters: Parameters) -> Stored:
+    def store(self, matrix: jax.Array, parameters: BlockParameters) -> Stored:
         block_size = self.rows_of_a_block(matrix.shape[-2])
         values = _quantized_in_blocks(matrix, parameters, block_size, self.weight_type)
         scale, zero_point = _affine(parameters)
@@ -248,13 +248,13 @@ class TwoBits:
     def rows_of_a_block(self, rows: int) -> int:
         return self.block_size
 
-    def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> Parameters:
+    def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> BlockParameters:
         return _parameters_of_blocks(matrix, self.block_size, True, "INT2", self.scale_type, share)
 
-    def rounded(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
+    def rounded(self, matrix: jax.Array, parameters: BlockParameters) -> jax.Array:
         return _rounded_in_blocks(matrix, parameters, self.block_size, "INT2")
 
-    def store(self, matrix: jax.Array, parameters: Parameters) -> Stored:
+    def store(self, matrix: jax.Array, parameters: BlockParameters) -> Stored:
         scale = parameters["scale"]
         codes = _quantized_in_blocks(matrix, parameters, self.block_size, "INT2").astype(jnp.int8) + np.int8(2)
         missing = scale.shape[-2] * self.block_size - matrix.shape[-2]
@@ -294,7 +294,7 @@ def _permuted(x: jax.Array, stored: Stored) -> jax.Array:
 
 def _parameters(
     x: jax.Array, over: Sequence[int], weight_type: str, scale_type: str, share: jax.Array | None = None
-) -> Parameters:
+) -> BlockParameters:
     """The scale and, for an unsigned type, the zero point that `x` shares along `over`, which keep a size of 1."""
     if not weight_type.startswith("U"):
         return {"scale": scale_of(share_of(largest(x, over), share), _steps(weight_type), scale_type)[0]}
@@ -312,26 +312,26 @@ def _steps(weight_type: str) -> int:
     return int(jnp.iinfo(weight_type.lower()).max)
 
 
-def _affine(parameters: Parameters) -> tuple[jax.Array, jax.Array | None]:
+def _affine(parameters: BlockParameters) -> tuple[jax.Array, jax.Array | None]:
     """The scale, and the zero point or None."""
     return parameters["scale"], parameters.get("zero_point")
 
 
 def _parameters_of_blocks(
     matrix: jax.Array, block_size: int, by_column: bool, weight_type: str, scale_type: str, share: jax.Array | None
-) -> Parameters:
+) -> BlockParameters:
     """`_parameters` of each block, or of the whole matrix, in shape (..., G, N)."""
     share = None if share is None else jnp.expand_dims(share, -2)
     parameters = functools.partial(_parameters, weight_type=weight_type, scale_type=scale_type, share=share)
     return of_blocks(parameters, matrix, block_size, by_column)
 
 
-def _quantized_in_blocks(matrix: jax.Array, parameters: Parameters, block_size: int, weight_type: str) -> jax.Array:
+def _quantized_in_blocks(matrix: jax.Array, parameters: BlockParameters, block_size: int, weight_type: str) -> jax.Array:
     keywords = {"axis": -2, "block_size": block_size, "output_dtype": weight_type, "feature_level": _EXTENDED}
     return quantize_linear(matrix, *_affine(parameters), **keywords)
 
 
-def _rounded_in_blocks(matrix: jax.Array, parameters: Parameters, block_size: int, weight_type: str) -> jax.Array:
+def _rounded_in_blocks(matrix: jax.Array, parameters: BlockParameters, block_size: int, weight_type: str) -> jax.Array:
     values = _quantized_in_blocks(matrix, parameters, block_size, weight_type)
     keywords = {"axis": -2, "block_size": block_size, "feature_level": _EXTENDED}
     return dequantize_linear(values, *_affine(parameters), **keywords, output_dtype=jnp.float32)

@@ -18,7 +18,7 @@ from jquant.operators.dequantize_linear import dequantize_linear
 SMOOTHING = "smoothing"  # the key of the factors of smoothing among the arrays that a site stores
 WEIGHTS = "weights"  # the key of weights that are floats, in the place of such arrays
 Stored = dict[str, Any]
-Parameters = dict[str, Any]
+BlockParameters = dict[str, Any]
 """What the elements of a block share, by name: arrays of shape (..., G, N), for G blocks along K, or of shape ()."""
 Take = Callable[[jax.Array, int], jax.Array]
 """Selects indices along a dimension of an array of rank 2: their shape comes first, and the dimension keeps a size of 1."""
@@ -47,15 +47,15 @@ class WeightFormat(Protocol):
         """How many rows of a column of so many rows share their parameters."""
         ...
 
-    def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> Parameters:
+    def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> BlockParameters:
         """The parameters of a float matrix: from the range of each block, or from a share of it, of shape (..., G, N)."""
         ...
 
-    def rounded(self, matrix: jax.Array, parameters: Parameters) -> jax.Array:
+    def rounded(self, matrix: jax.Array, parameters: BlockParameters) -> jax.Array:
         """The nearest numbers that can be stored with these parameters, float32. Rounding them again changes nothing."""
         ...
 
-    def store(self, matrix: jax.Array, parameters: Parameters) -> Stored:
+    def store(self, matrix: jax.Array, parameters: BlockParameters) -> Stored:
         """The arrays that store a float matrix, rounded to nearest, with these parameters."""
         ...
 

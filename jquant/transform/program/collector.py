@@ -27,8 +27,8 @@ from jquant.transform.program.layouts import (
     EMBEDDING,
     MATMUL,
     RAGGED,
-    Layout,
     Storage,
+    WeightLayout,
     input_quantizer,
     preparation_of,
     product_dimensions,
@@ -37,8 +37,8 @@ from jquant.transform.program.layouts import (
 from jquant.transform.program.plan import ActivationProduct, Site, Unquantized
 from jquant.transform.program.selections import parts, selection
 from jquant.transform.program.uses import Trails
-from jquant.transform.program.values import Value, are_activations, is_weight, why_unknown
-from jquant.transform.program.weight_graph import Graph, Level, Node, Shard
+from jquant.transform.program.values import Known, are_activations, is_weight, why_unknown
+from jquant.transform.program.weight_graph import Level, Shard, WeightGraph, WeightNode
 from jquant.transform.recipes.preparation import Preparation
 from jquant.transform.recipes.recipe import Activations, Recipe, Scheme
 
@@ -63,7 +63,7 @@ class Collector:
       inside: the `jax.shard_map` around the equations that are added; None outside of any.
     """
 
-    def __init__(self, graph: Graph, names: Sequence[str], recipe: Recipe):
+    def __init__(self, graph: WeightGraph, names: Sequence[str], recipe: Recipe):
         self.sites: dict[Path, Site] = {}
         self.products: dict[Path, ActivationProduct] = {}
         self.selecting: set[Path] = set()
@@ -76,16 +76,16 @@ class Collector:
         self._stored: dict[Any, str] = {}  # the first site of weights and their storage
         self._inputs: dict[Any, str] = {}  # the first site of an input and its quantizer
         self._statistics: dict[Any, str] = {}  # the first site of an input and what is observed of it
-        self._quantized: set[Value] = set()
+        self._quantized: set[Known] = set()
         self._selections: dict[Path, Unquantized] = {}  # matrices of stacks that no product has read yet
-        self._num_readers: Counter[Value] = Counter()
-        self._sources: dict[Value, list[tuple[Path, int]]] = {}  # the outputs of equations that are a value
+        self._num_readers: Counter[Known] = Counter()
+        self._sources: dict[Known, list[tuple[Path, int]]] = {}  # the outputs of equations that are a value
 
-    def add_readers(self, values: Iterable[Value]) -> None:
+    def add_readers(self, values: Iterable[Known]) -> None:
         """Counts a reader of each value."""
         self._num_readers.update(values)
 
-    def add_source(self, value: Value, path: Path, output: int) -> None:
+    def add_source(self, value: Known, path: Path, output: int) -> None:
         """Notes that a value is an output of an equation."""
         self._sources.setdefault(value, []).append((path, output))
 
@@ -115,7 +115,7 @@ class Collector:
             if self._num_readers[value] > 1:
                 yield from itertools.islice(rewritten, 1)
 
-    def add(self, equation: Equation, path: Path, inputs: list[Value]) -> bool:
+    def add(self, equation: Equation, path: Path, inputs: list[Known]) -> bool:
         """Adds an equation to the sites, or to what stays float, and returns whether it is a site."""
         name = equation.primitive.name
         nodes = [value.node for value in inputs[:2]]
@@ -144,14 +144,14 @@ class Collector:
             return self._add_site(kind, equation, path, operand, inputs)
         return False
 
-    def _add_look_up(self, equation: Equation, path: Path, inputs: list[Value]) -> bool:
+    def _add_look_up(self, equation: Equation, path: Path, inputs: list[Known]) -> bool:
         """`add` for an equation that takes parts of its first operand at an index."""
         counts = all(value.is_counter or value.node is not None for value in inputs[1:])
         if looks_up(equation, inputs) and not counts:
             return self._add_site(EMBEDDING, equation, path, 0, inputs)
         table = inputs[0]
         node = table.node if table.selection is None else table.selection.stack
-        if node is None or not is_weight(Value(node)) or not weight_graph.is_float(node):
+        if node is None or not is_weight(Known(node)) or not weight_graph.is_float(node):
             return False
         self._mark_read([table])
         weights, _ = weight_graph.root(node)
@@ -167,7 +167,7 @@ class Collector:
             self._selections[path] = _unquantized(equation, EMBEDDING, reason, name)
         return False
 
-    def _mark_read(self, inputs: Iterable[Value]) -> None:
+    def _mark_read(self, inputs: Iterable[Known]) -> None:
         """Notes that an equation that is listed reads what is selected."""
         for value in inputs:
             if value.origin is not None and value.origin.path is not None:
@@ -177,7 +177,7 @@ class Collector:
         """The equations that select matrices of a stack that no product reads."""
         return list(self._selections.values())
 
-    def _add_site(self, kind: str, equation: Equation, path: Path, operand: int, inputs: list[Value]) -> bool:
+    def _add_site(self, kind: str, equation: Equation, path: Path, operand: int, inputs: list[Known]) -> bool:
         """`add` for an equation with known weights, those of `operand`."""
         input = inputs[1 - operand]
         chosen = inputs[operand].selection
@@ -245,7 +245,7 @@ class Collector:
             self._quantized.add(input)
         return True
 
-    def _add_product(self, equation: Equation, path: Path, inputs: list[Value]) -> bool:
+    def _add_product(self, equation: Equation, path: Path, inputs: list[Known]) -> bool:
         """`add` for a product of two activations."""
         scope = jaxprs.name_stack(equation)
         place = f"{ACTIVATION_MATMUL}/{scope}" if scope else ACTIVATION_MATMUL
@@ -287,7 +287,7 @@ class Collector:
         return None, "no pattern of the recipe matches it"
 
     def _format(
-        self, kind: str, scheme: Scheme, layout: Layout, weights: Node, shard: Shard | None
+        self, kind: str, scheme: Scheme, layout: WeightLayout, weights: WeightNode, shard: Shard | None
     ) -> tuple[WeightFormat | None, str]:
         """The format of the weights of a site; if a scheme cannot store them, None and the reason."""
         format = scheme.filter_format if kind == CONVOLUTION else scheme.format
@@ -302,7 +302,7 @@ class Collector:
         obstacle = partition.why_not(format, layout, weights.shape, shard.spec, self.inside.mesh)
         return (format, "") if obstacle is None else (None, obstacle)
 
-    def _first_reader(self, input: Value, levels: tuple[Level, ...], scheme: Scheme, quantizer: Hashable, name: str) -> str:
+    def _first_reader(self, input: Known, levels: tuple[Level, ...], scheme: Scheme, quantizer: Hashable, name: str) -> str:
         """The name of the first operand that quantizes the same input in the same way: `name`, if it is the first."""
         of_layers = levels if scheme.activations == Activations.STATIC else ()
         first = self._inputs.setdefault((input, of_layers, quantizer), name)
@@ -339,7 +339,7 @@ def _unquantized(equation: Equation, kind: str, reason: str, name: str | None) -
     return Unquantized(name=name or jaxprs.name_stack(equation) or "-", kind=kind, shape=shape, reason=reason)
 
 
-def _weights(equation: Equation, operand: int, value: Value) -> tuple[Node, tuple[int | None, ...], tuple[int, ...]]:
+def _weights(equation: Equation, operand: int, value: Known) -> tuple[WeightNode, tuple[int | None, ...], tuple[int, ...]]:
     """The weights that an operand is, or is selected from, as a parameter; and `Site.dimensions` and `Site.selected`."""
     chosen = value.selection
     node = value.node if chosen is None else chosen.stack

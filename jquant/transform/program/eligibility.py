@@ -5,16 +5,16 @@ import math
 from collections.abc import Sequence
 
 from jquant.jaxprs import Equation
-from jquant.transform.program.layouts import CONVOLUTION, EMBEDDING, Layout, product_dimensions
+from jquant.transform.program.layouts import CONVOLUTION, EMBEDDING, WeightLayout, product_dimensions
 from jquant.transform.program.selections import parts
-from jquant.transform.program.values import Value, is_weight
-from jquant.transform.program.weight_graph import Node, is_float
+from jquant.transform.program.values import Known, is_weight
+from jquant.transform.program.weight_graph import WeightNode, is_float
 from jquant.transform.recipes.recipe import Activations, Scheme
 
 _FLOATS = "float32", "float16", "bfloat16"
 
 
-def looks_up(equation: Equation, inputs: Sequence[Value]) -> bool:
+def looks_up(equation: Equation, inputs: Sequence[Known]) -> bool:
     """Whether an equation takes whole rows or columns of a table, or of a stack of them, that is among the parameters.
 
     It may take several that lie next to one another.
@@ -27,7 +27,7 @@ def looks_up(equation: Equation, inputs: Sequence[Value]) -> bool:
 
 
 def why_not(
-    kind: str, equation: Equation, operand: int, other: Value, weights: Node, layout: Layout, smallest: int
+    kind: str, equation: Equation, operand: int, other: Known, weights: WeightNode, layout: WeightLayout, smallest: int
 ) -> str | None:
     """Why an equation with known weights is not a site; None if it is eligible."""
     reason = why_not_weights(weights, smallest)
@@ -50,7 +50,7 @@ def why_not(
     return None
 
 
-def why_not_weights(weights: Node, smallest: int) -> str | None:
+def why_not_weights(weights: WeightNode, smallest: int) -> str | None:
     """Why known weights are not quantized, whatever reads them; None if they may be."""
     shape = weights.shape
     if not all(isinstance(size, int) for size in shape):
@@ -74,7 +74,7 @@ def is_plainly_ragged(equation: Equation) -> bool:
     return is_plain and rows_are_ragged and equation.params["group_offset"] is None and equation.invars[0].aval.ndim == 2
 
 
-def why_not_activations(equation: Equation, inputs: Sequence[Value]) -> str | None:
+def why_not_activations(equation: Equation, inputs: Sequence[Known]) -> str | None:
     """Why a product of two values that are not weights is not quantized; None if it is eligible."""
     for operand, value in zip(equation.invars, inputs, strict=True):
         if str(operand.aval.dtype) not in _FLOATS:

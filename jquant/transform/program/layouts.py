@@ -14,7 +14,7 @@ RAGGED = "ragged_dot_general"  # the primitive of `jax.lax.ragged_dot`
 ACTIVATION_MATMUL = "activation_matmul"  # the kind of products of two activations
 
 
-class Layout(NamedTuple):
+class WeightLayout(NamedTuple):
     """The dimensions of weights, grouped as those of a matrix. A filter keeps one dimension, that of the output channels."""
 
     batch: tuple[int, ...]
@@ -32,7 +32,7 @@ class Storage(NamedTuple):
       preparation: what is done to the weights before they are stored.
     """
 
-    layout: Layout
+    layout: WeightLayout
     format: WeightFormat
     filter: tuple[int, ...] | None
     preparation: Preparation = Preparation()
@@ -40,7 +40,7 @@ class Storage(NamedTuple):
 
 def weight_layout(
     kind: str, equation: Equation, operand: int, dimensions: Sequence[int | None], selected: tuple[int, ...]
-) -> Layout:
+) -> WeightLayout:
     """The layout of the weights.
 
     `dimensions` has the dimension of the weights for each dimension of the operand, or None. What is selected from the
@@ -63,7 +63,7 @@ def weight_layout(
     else:
         contracted, batch = product_dimensions(equation, operand)
         kept = [d for d in range(len(dimensions)) if d not in contracted and d not in batch]
-    return Layout(
+    return WeightLayout(
         batch=(*selected, *weight_dimensions(batch)),
         contracted=weight_dimensions(contracted),
         kept=weight_dimensions(kept),

@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec
 
 from jquant import jaxprs
 from jquant.transform.formats.stored_weights import WEIGHTS, Stored, WeightFormat
-from jquant.transform.program.layouts import Layout
+from jquant.transform.program.layouts import WeightLayout
 from jquant.transform.program.plan import Site
 
 
@@ -21,7 +21,7 @@ class Split(NamedTuple):
     columns: Any
 
 
-def split_of(layout: Layout, spec: Sequence[Any]) -> Split | None:
+def split_of(layout: WeightLayout, spec: Sequence[Any]) -> Split | None:
     """How weights with a `PartitionSpec` are split as matrices; None if their parts are not parts of the matrices.
 
     Several dimensions of the weights may be one of the matrices, of which only the first may be split.
@@ -41,7 +41,7 @@ def parts(mesh: Any, axes: Any) -> int:
     return math.prod(mesh.shape[name] for name in names)
 
 
-def why_not(format: WeightFormat, layout: Layout, shape: Sequence[int], spec: Sequence[Any], mesh: Any) -> str | None:
+def why_not(format: WeightFormat, layout: WeightLayout, shape: Sequence[int], spec: Sequence[Any], mesh: Any) -> str | None:
     """Why weights cannot enter a `shard_map` as they are stored; None if they can."""
     split = split_of(layout, spec)
     if split is None:

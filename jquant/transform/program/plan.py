@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from jquant.jaxprs import Equation, Path, Program
 from jquant.transform.program.layouts import EMBEDDING, RAGGED, Storage
 from jquant.transform.program.uses import Trail
-from jquant.transform.program.weight_graph import Level, Node
+from jquant.transform.program.weight_graph import Level, WeightNode
 from jquant.transform.recipes.recipe import Activations, Scheme
 
 
@@ -42,7 +42,7 @@ class Site:
     kind: str
     equation: Equation
     operand: int
-    weights: Node
+    weights: WeightNode
     dimensions: tuple[int | None, ...]
     selected: tuple[int, ...]
     fills: bool

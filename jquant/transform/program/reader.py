@@ -17,8 +17,8 @@ from jquant.transform.program.layouts import ACTIVATION_MATMUL, CONVOLUTION, EMB
 from jquant.transform.program.plan import Plan
 from jquant.transform.program.selections import moved, selection
 from jquant.transform.program.values import (
+    Known,
     Origin,
-    Value,
     carry_after,
     carry_inside,
     is_known,
@@ -27,17 +27,17 @@ from jquant.transform.program.values import (
     unknown,
     unselected,
 )
-from jquant.transform.program.weight_graph import Graph, Level
+from jquant.transform.program.weight_graph import Level, WeightGraph
 from jquant.transform.recipes.recipe import Recipe
 
 
 def read(program: Program, names: Sequence[str], recipe: Recipe) -> Plan:
     """Finds the sites of a program whose first inputs are the named parameters."""
-    graph = Graph()
+    graph = WeightGraph()
     collector = Collector(graph, names, recipe)
     reader, jaxpr = _Reader(graph, collector), program.jaxpr
     leaves = [_leaf(graph, number, var.aval) for number, var in enumerate(jaxpr.invars[: len(names)])]
-    inputs = [Value() for _ in jaxpr.invars[len(names) :]]
+    inputs = [Known() for _ in jaxpr.invars[len(names) :]]
     collector.trails.name([*leaves, *inputs])
     collector.add_readers(reader.read(program, (), (), [*leaves, *inputs]))
     collector.share_tables()
@@ -68,28 +68,28 @@ def _may_be_unused(pattern: str) -> bool:
     return pattern in ("*", MATMUL, CONVOLUTION, EMBEDDING, ACTIVATION_MATMUL)
 
 
-def _leaf(graph: Graph, number: int, aval: Any) -> Value:
+def _leaf(graph: WeightGraph, number: int, aval: Any) -> Known:
     if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
-        return Value(is_random=True)
-    return Value(graph.leaf(number, aval))
+        return Known(is_random=True)
+    return Known(graph.leaf(number, aval))
 
 
 class _Reader:
     """The state of one pass over a program."""
 
-    def __init__(self, graph: Graph, collector: Collector):
+    def __init__(self, graph: WeightGraph, collector: Collector):
         self.loops: dict[Level, int] = {}
         self._graph, self._collector, self._trails = graph, collector, collector.trails
 
-    def read(self, program: Program, path: Path, levels: tuple[Level, ...], inputs: Sequence[Value]) -> list[Value]:
+    def read(self, program: Program, path: Path, levels: tuple[Level, ...], inputs: Sequence[Known]) -> list[Known]:
         """The values of the outputs of a program, whose sites are added."""
         jaxpr, constants = program
-        values: dict[Any, Value] = dict(zip(jaxpr.invars, inputs, strict=True))
+        values: dict[Any, Known] = dict(zip(jaxpr.invars, inputs, strict=True))
         for var, constant in zip(jaxpr.constvars, constants, strict=True):
-            values[var] = Value(self._graph.constant(constant, var.aval))
+            values[var] = Known(self._graph.constant(constant, var.aval))
 
-        def value(atom: Any) -> Value:
-            return Value(self._graph.constant(atom.val, atom.aval)) if isinstance(atom, Literal) else values[atom]
+        def value(atom: Any) -> Known:
+            return Known(self._graph.constant(atom.val, atom.aval)) if isinstance(atom, Literal) else values[atom]
 
         for number, equation in enumerate(jaxpr.eqns):
             inputs = list(map(value, equation.invars))
@@ -100,7 +100,7 @@ class _Reader:
                 self._collector.add_source(output, (*path, number), index)
         return list(map(value, jaxpr.outvars))
 
-    def _equation(self, equation: Equation, path: Path, levels: tuple[Level, ...], inputs: list[Value]) -> list[Value]:
+    def _equation(self, equation: Equation, path: Path, levels: tuple[Level, ...], inputs: list[Known]) -> list[Known]:
         name = equation.primitive.name
         called = jaxprs.called(equation)
         if called is not None:
@@ -114,12 +114,12 @@ class _Reader:
         if any(True for _ in jaxprs.programs(equation)):
             self._collector.leave_inner_products(equation, f"it is inside {name}, whose body is not transformed")
             self._collector.add_readers(inputs)
-            return [Value() for _ in range(count)]
+            return [Known() for _ in range(count)]
         nodes, outputs = nodes_of(equation, inputs), []
         if nodes is not None:
             outputs = [self._graph.operation(equation, nodes, output, levels) for output in range(count)]
             if is_known(equation, inputs, nodes):
-                return list(map(Value, outputs))
+                return list(map(Known, outputs))
         if self._collector.add(equation, path, inputs):
             outputs = []
         else:
@@ -127,18 +127,18 @@ class _Reader:
         made = outputs if outputs and not outputs[0].leaves else (None,) * count
         return [dataclasses.replace(self._unknown(equation, path, inputs), made=node) for node in made]
 
-    def _unknown(self, equation: Equation, path: Path, inputs: list[Value]) -> Value:
+    def _unknown(self, equation: Equation, path: Path, inputs: list[Known]) -> Known:
         """An output that is not a known value."""
         if looks_up(equation, inputs):
-            return Value()
-        first, chosen = inputs[0] if inputs else Value(), None
+            return Known()
+        first, chosen = inputs[0] if inputs else Known(), None
         if first.node is not None:
             chosen = selection(equation, path, first.node)
         elif first.selection is not None:
             chosen = moved(equation, path, first.selection)
         return dataclasses.replace(unknown(equation, path, inputs), selection=chosen)
 
-    def _scan(self, equation: Equation, path: Path, levels: tuple[Level, ...], inputs: list[Value]) -> list[Value]:
+    def _scan(self, equation: Equation, path: Path, levels: tuple[Level, ...], inputs: list[Known]) -> list[Known]:
         loop = jaxprs.loop(equation)
         self.loops[path] = loop.length
         num_constants, num_carry = loop.num_constants, loop.num_carry
@@ -149,15 +149,15 @@ class _Reader:
         self._trails.enter("scan", [*constants, *carry, *layers], outer)
         outputs = self.read(loop.body, path, (*levels, path), [*constants, *carry, *layers])
         self._collector.add_readers(outputs)
-        return [*map(carry_after, carry), *(Value() for _ in outputs[num_carry:])]
+        return [*map(carry_after, carry), *(Known() for _ in outputs[num_carry:])]
 
-    def _layer(self, value: Value, level: Level) -> Value:
+    def _layer(self, value: Known, level: Level) -> Known:
         """The slice of a stacked input in each pass of a loop."""
         if value.node is not None:
-            return Value(self._graph.layer(value.node, level))
+            return Known(self._graph.layer(value.node, level))
         return dataclasses.replace(value, made=None if value.made is None else self._graph.layer(value.made, level))
 
-    def _while(self, equation: Equation, path: Path, levels: tuple[Level, ...], inputs: list[Value]) -> list[Value]:
+    def _while(self, equation: Equation, path: Path, levels: tuple[Level, ...], inputs: list[Known]) -> list[Known]:
         loop = jaxprs.while_loop(equation)
         self._collector.leave_products(loop.condition.jaxpr, "it is in the condition of a loop")
         inputs = inputs[loop.num_condition_constants :]
@@ -167,20 +167,20 @@ class _Reader:
         self._collector.add_readers(self.read(loop.body, path, levels, [*constants, *carry]))
         return list(map(carry_after, carry))
 
-    def _shard_map(self, equation: Equation, path: Path, levels: tuple[Level, ...], inputs: list[Value]) -> list[Value]:
+    def _shard_map(self, equation: Equation, path: Path, levels: tuple[Level, ...], inputs: list[Known]) -> list[Known]:
         mapped = jaxprs.shard_map(equation)
         shards = []
         for value, spec, var in zip(inputs, mapped.in_specs, mapped.body.jaxpr.invars, strict=True):
             node = value.node
-            shards.append(Value() if node is None else Value(self._graph.shard(node, spec, var.aval.shape)))
+            shards.append(Known() if node is None else Known(self._graph.shard(node, spec, var.aval.shape)))
         self._trails.enter("shard_map", shards, inputs)
         self._collector.inside = Inside(path, mapped.mesh)
         outputs = self.read(mapped.body, path, levels, shards)
         self._collector.inside = None
         self._collector.add_readers([*inputs, *outputs])
-        return [Value() for _ in outputs]
+        return [Known() for _ in outputs]
 
-    def _cond(self, equation: Equation, path: Path, levels: tuple[Level, ...], inputs: list[Value]) -> list[Value]:
+    def _cond(self, equation: Equation, path: Path, levels: tuple[Level, ...], inputs: list[Known]) -> list[Known]:
         branches = [
             self.read(jaxprs.closed(branch), (*path, number), levels, inputs[1:])
             for number, branch in enumerate(equation.params["branches"])
@@ -191,5 +191,5 @@ class _Reader:
         for values in zip(*branches, strict=True):
             same = all(value.node is not None and value.node is values[0].node for value in values)
             origin = Origin("a branch selects its weights", None) if any(map(is_weight, values)) else None
-            joined.append(values[0] if same else Value(origin=origin))
+            joined.append(values[0] if same else Known(origin=origin))
         return joined

@@ -14,7 +14,7 @@ from jax import lax
 
 from jquant import jaxprs
 from jquant.jaxprs import Equation, Path
-from jquant.transform.program.weight_graph import Node, is_float
+from jquant.transform.program.weight_graph import WeightNode, is_float
 
 
 class Parts(NamedTuple):
@@ -40,7 +40,7 @@ class Selection(NamedTuple):
       equations: the paths of the equations that select, and that move dimensions since.
     """
 
-    stack: Node
+    stack: WeightNode
     dimensions: tuple[int | None, ...]
     selected: tuple[int, ...]
     fills: bool
@@ -87,7 +87,7 @@ def fills(equation: Equation) -> bool:
     return equation.params.get("mode") == lax.GatherScatterMode.FILL_OR_DROP
 
 
-def selection(equation: Equation, path: Path, stack: Node) -> Selection | None:
+def selection(equation: Equation, path: Path, stack: WeightNode) -> Selection | None:
     """What an equation selects from a stack by an index; None if it does something else, or selects no matrices."""
     taken = parts(equation)
     if taken is None or not stack.leaves or not is_float(stack) or len(stack.shape) - len(taken.selected) < 2:

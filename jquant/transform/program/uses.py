@@ -13,8 +13,8 @@ from typing import Any
 import jax
 
 from jquant.jaxprs import Equation
-from jquant.transform.program.values import Value
-from jquant.transform.program.weight_graph import Constant, Node
+from jquant.transform.program.values import Known
+from jquant.transform.program.weight_graph import Constant, WeightNode
 
 _MOST_EQUATIONS = 256  # of those that lead to a use, how many are compared in detail, the nearest ones first
 _LARGEST_CONSTANT = 2**20  # elements of those that are compared
@@ -31,7 +31,7 @@ class Trail:
 
     __slots__ = "_details", "inputs", "structure"
 
-    def __init__(self, label: Any, inputs: Sequence["Trail"] = (), details: Equation | Node | None = None):
+    def __init__(self, label: Any, inputs: Sequence["Trail"] = (), details: Equation | WeightNode | None = None):
         self.inputs, self._details = tuple(inputs), details
         text = repr((label, *(trail.structure for trail in self.inputs)))
         self.structure = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -50,8 +50,8 @@ class Trail:
         return counts
 
 
-def _details(what: Equation | Node | None) -> Iterator[Any]:
-    if isinstance(what, Node):
+def _details(what: Equation | WeightNode | None) -> Iterator[Any]:
+    if isinstance(what, WeightNode):
         if what.shape:
             if not what.leaves and math.prod(what.shape) <= _LARGEST_CONSTANT:
                 yield "constant", what.text
@@ -71,31 +71,31 @@ class Trails:
     """The trails of the values of a program."""
 
     def __init__(self) -> None:
-        self._trails: dict[Value, Trail] = {}
+        self._trails: dict[Known, Trail] = {}
 
-    def of(self, value: Value) -> Trail:
+    def of(self, value: Known) -> Trail:
         trail = self._trails.get(value)
         if trail is None:
             node = value.node
             trail = Trail(("unknown",) if node is None else ("known", node.leaves), (), node)
         return trail
 
-    def name(self, values: Iterable[Value]) -> None:
+    def name(self, values: Iterable[Known]) -> None:
         """Notes the inputs of the function."""
         for number, value in enumerate(values):
             self._trails[value] = Trail(("input", number))
 
-    def enter(self, label: str, inside: Iterable[Value], outside: Iterable[Value]) -> None:
+    def enter(self, label: str, inside: Iterable[Known], outside: Iterable[Known]) -> None:
         """Notes what values in a body come from."""
         for number, (inner, outer) in enumerate(zip(inside, outside, strict=True)):
             if inner is not outer:
                 self._trails.setdefault(inner, Trail((label, number), [self.of(outer)]))
 
-    def add(self, output: Value, equation: Equation, number: int, inputs: Sequence[Value]) -> None:
+    def add(self, output: Known, equation: Equation, number: int, inputs: Sequence[Known]) -> None:
         """Notes an output of an equation, unless it is handed on by a call."""
         if output.node is None and output not in self._trails:
             self._trails[output] = self.use(equation, inputs, number)
 
-    def use(self, equation: Equation, inputs: Sequence[Value], number: int = 0) -> Trail:
+    def use(self, equation: Equation, inputs: Sequence[Known], number: int = 0) -> Trail:
         """The trail of an equation."""
         return Trail((equation.primitive.name, number), list(map(self.of, inputs)), equation)

@@ -11,7 +11,7 @@ import numpy as np
 
 from jquant.jaxprs import Equation, Literal, Path, Program
 from jquant.transform.program.selections import Selection
-from jquant.transform.program.weight_graph import Node
+from jquant.transform.program.weight_graph import WeightNode
 
 # Operations that select some of their elements by an index, a condition or group sizes.
 _SELECT = "gather", "dynamic_slice", "select_n", "ragged_dot", "ragged_dot_general"
@@ -41,7 +41,7 @@ class Origin(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Value:
+class Known:
     """What is known about a value of a program. It is a known value if it depends on the parameters alone.
 
     Attributes:
@@ -56,21 +56,21 @@ class Value:
         value only where it changes the elements of parameters: elsewhere, it is an index, a mask or a table of positions.
     """
 
-    node: Node | None = None
+    node: WeightNode | None = None
     is_random: bool = False
     is_counter: bool = False
     is_flag: bool = False
     origin: Origin | None = None
     selection: Selection | None = None
-    made: Node | None = None
+    made: WeightNode | None = None
 
 
-def unselected(value: Value) -> Value:
+def unselected(value: Known) -> Known:
     """What is known about a value in the body of a loop that carries or slices it: not what it is selected from."""
     return dataclasses.replace(value, selection=None) if value.selection is not None else value
 
 
-def carry_inside(body: Program, first: int, carry: list[Value]) -> list[Value]:
+def carry_inside(body: Program, first: int, carry: list[Known]) -> list[Known]:
     """What is known about the carry in the body of a loop: the values that each pass hands on unchanged.
 
     `first` is the index of the first input of the body that is carried.
@@ -85,12 +85,12 @@ def carry_inside(body: Program, first: int, carry: list[Value]) -> list[Value]:
         steps = (e for e in body.jaxpr.eqns if e.outvars[0] is outputs[i] and e.primitive.name == "add")
         return any(isinstance(step.invars[1], Literal) and step.invars[0] is inputs[i] for step in steps)
 
-    return [value if inputs[i] is outputs[i] else Value(is_counter=counts(i)) for i, value in enumerate(carry)]
+    return [value if inputs[i] is outputs[i] else Known(is_counter=counts(i)) for i, value in enumerate(carry)]
 
 
-def carry_after(value: Value) -> Value:
+def carry_after(value: Known) -> Known:
     """What is known about a carried value after the loop: nothing, unless each pass hands it on unchanged."""
-    return value if value.node is not None else Value()
+    return value if value.node is not None else Known()
 
 
 # Operations without operands whose values are those of a constant. (Others have none because they ask where they run.)
@@ -98,7 +98,7 @@ _MAKE_CONSTANTS = "iota", "pure_callback"
 _TAKE_OR_MULTIPLY = ("gather", "dynamic_slice", "dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general")
 
 
-def nodes_of(equation: Equation, inputs: Sequence[Value]) -> list[Node] | None:
+def nodes_of(equation: Equation, inputs: Sequence[Known]) -> list[WeightNode] | None:
     """The nodes of the operands of an equation whose output depends on no input; None if it does, or may be another one."""
     if equation.effects or is_random(equation) or (not inputs and equation.primitive.name not in _MAKE_CONSTANTS):
         return None
@@ -106,7 +106,7 @@ def nodes_of(equation: Equation, inputs: Sequence[Value]) -> list[Node] | None:
     return nodes if len(nodes) == len(inputs) else None
 
 
-def is_known(equation: Equation, inputs: Sequence[Value], nodes: Sequence[Node]) -> bool:
+def is_known(equation: Equation, inputs: Sequence[Known], nodes: Sequence[WeightNode]) -> bool:
     """Whether the outputs of an equation are known values; `nodes` are those of its operands.
 
     Those of what the program makes, such as an index, a mask or a table of positions, are known only where they change
@@ -130,33 +130,33 @@ def is_random(equation: Equation) -> bool:
     return any(dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) for dtype in types)
 
 
-def unknown(equation: Equation, path: Path, inputs: list[Value]) -> Value:
+def unknown(equation: Equation, path: Path, inputs: list[Known]) -> Known:
     """An output that is not a known value."""
     name = equation.primitive.name
     independent_of_inputs = all(value.node is not None or value.is_random for value in inputs)
     if independent_of_inputs and (is_random(equation) or any(value.is_random for value in inputs)):
-        return Value(is_random=True)
+        return Known(is_random=True)
     if inputs and all(value.is_counter or (value.node is not None and not value.node.leaves) for value in inputs):
-        return Value(is_counter=True)
+        return Known(is_counter=True)
     if name in _PRESERVE_ORIGIN:
         is_flag = equation.invars[0].aval.dtype == np.bool or inputs[0].is_flag
-        return Value(is_flag=is_flag, origin=inputs[0].origin)
+        return Known(is_flag=is_flag, origin=inputs[0].origin)
     if name in _SELECT and any(map(is_weight, inputs)):
-        return Value(origin=Origin("its weights are selected by a value that is known only when it runs", path))
-    return Value()
+        return Known(origin=Origin("its weights are selected by a value that is known only when it runs", path))
+    return Known()
 
 
-def is_weight(value: Value) -> bool:
+def is_weight(value: Known) -> bool:
     """Whether a value can be the weights of a site: known, computed from parameters, and at least a matrix."""
     return value.node is not None and len(value.node.shape) > 1 and bool(value.node.leaves)
 
 
-def are_activations(inputs: Sequence[Value]) -> bool:
+def are_activations(inputs: Sequence[Known]) -> bool:
     """Whether no operand of a product is a known value, or selected from known ones, or random."""
     return not any(value.node is not None or value.is_random or value.origin for value in inputs)
 
 
-def why_unknown(inputs: Sequence[Value]) -> str:
+def why_unknown(inputs: Sequence[Known]) -> str:
     """Why neither operand of a product is a known value."""
     if any(value.is_random for value in inputs):
         return "its weights depend on a random key"

@@ -38,7 +38,7 @@ _COMMUTE_WITH_CASTS = (
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Node:
+class WeightNode:
     """A value that depends on the parameters alone.
 
     Attributes:
@@ -98,13 +98,13 @@ class Constant(NamedTuple):
 class Layer(NamedTuple):
     """A slice of stacked parameters in each pass of a loop."""
 
-    stacked: Node
+    stacked: WeightNode
 
 
 class Shard(NamedTuple):
     """The part of a value on each device, inside a `jax.shard_map`; `spec` has the axes that split each dimension."""
 
-    whole: Node
+    whole: WeightNode
     spec: tuple[Any, ...]
 
 
@@ -112,41 +112,41 @@ class Operation(NamedTuple):
     """An output of an equation."""
 
     equation: Equation
-    inputs: tuple[Node, ...]
+    inputs: tuple[WeightNode, ...]
     output: int
 
 
-class Graph:
+class WeightGraph:
     """The nodes of one program. Equal values are one node."""
 
     def __init__(self) -> None:
-        self._nodes: dict[Hashable, Node] = {}
+        self._nodes: dict[Hashable, WeightNode] = {}
 
-    def _unique(self, key: Hashable, node: Node) -> Node:
+    def _unique(self, key: Hashable, node: WeightNode) -> WeightNode:
         """The node of this key: an earlier one, or `node`."""
         try:
             return self._nodes.setdefault(key, node)
         except TypeError:  # the parameters of an equation cannot be compared
             return node
 
-    def leaf(self, number: int, aval: Any) -> Node:
+    def leaf(self, number: int, aval: Any) -> WeightNode:
         """A parameter."""
-        node = Node(shape=aval.shape, dtype=aval.dtype, levels=(), leaves=(number,), operation=Leaf(number))
+        node = WeightNode(shape=aval.shape, dtype=aval.dtype, levels=(), leaves=(number,), operation=Leaf(number))
         return self._unique((Leaf, number), node)
 
-    def constant(self, value: Any, aval: Any) -> Node:
+    def constant(self, value: Any, aval: Any) -> WeightNode:
         """A constant of the function. Equal scalars are one node."""
         key: Hashable = (Constant, id(value))
         if not aval.shape and isinstance(value, bool | int | float | complex | np.generic | np.ndarray):
             key = Constant, str(aval.dtype), np.asarray(value).tobytes()
-        node = Node(shape=aval.shape, dtype=aval.dtype, levels=(), leaves=(), operation=Constant(value))
+        node = WeightNode(shape=aval.shape, dtype=aval.dtype, levels=(), leaves=(), operation=Constant(value))
         return self._unique(key, node)
 
-    def layer(self, stacked: Node, level: Level) -> Node:
+    def layer(self, stacked: WeightNode, level: Level) -> WeightNode:
         """The slice of a stacked value in each pass of a loop."""
         if is_cast(stacked):
             return self._cast(stacked, self.layer(_uncast(stacked), level))
-        node = Node(
+        node = WeightNode(
             shape=stacked.shape[1:],
             dtype=stacked.dtype,
             levels=(*stacked.levels, level),
@@ -155,7 +155,7 @@ class Graph:
         )
         return self._unique((Layer, stacked, level), node)
 
-    def shard(self, whole: Node, spec: Sequence[Any], shape: tuple[Any, ...]) -> Node:
+    def shard(self, whole: WeightNode, spec: Sequence[Any], shape: tuple[Any, ...]) -> WeightNode:
         """The part of a value, of this shape, on each device."""
         if is_cast(whole):
             return self._cast(whole, self.shard(_uncast(whole), spec, shape))
@@ -163,7 +163,7 @@ class Graph:
         node = dataclasses.replace(whole, shape=shape, operation=Shard(whole, entries))
         return self._unique((Shard, whole, entries), node)
 
-    def whole(self, node: Node) -> Shard | None:
+    def whole(self, node: WeightNode) -> Shard | None:
         """The value that the parts of a node, inside a `jax.shard_map`, are split from; None if they are computed there."""
         if isinstance(node.operation, Shard):
             return node.operation
@@ -174,7 +174,9 @@ class Graph:
             return None
         return Shard(self.layer(stacked.whole, node.levels[-1]), stacked.spec[1:])
 
-    def operation(self, equation: Equation, inputs: Sequence[Node], output: int, levels: Sequence[Level]) -> Node:
+    def operation(
+        self, equation: Equation, inputs: Sequence[WeightNode], output: int, levels: Sequence[Level]
+    ) -> WeightNode:
         """An output of an equation; `levels` are all loops around it, in their order."""
         aval = equation.outvars[output].aval
         commutes = equation.primitive.name in _COMMUTE_WITH_CASTS
@@ -184,16 +186,22 @@ class Graph:
         dtype = inputs[0].dtype if commutes else aval.dtype
         return self._operation(equation, inputs, output, levels, aval.shape, dtype)
 
-    def _cast(self, cast: Node, node: Node) -> Node:
+    def _cast(self, cast: WeightNode, node: WeightNode) -> WeightNode:
         """The same cast, of another node. Casts come after what moves elements, so that `root` finds the parameter."""
         assert isinstance(cast.operation, Operation)
         return self._operation(cast.operation.equation, [node], 0, node.levels, node.shape, cast.dtype)
 
     def _operation(
-        self, equation: Equation, inputs: Sequence[Node], output: int, levels: Sequence[Level], shape: tuple, dtype: Any
-    ) -> Node:
+        self,
+        equation: Equation,
+        inputs: Sequence[WeightNode],
+        output: int,
+        levels: Sequence[Level],
+        shape: tuple,
+        dtype: Any,
+    ) -> WeightNode:
         parameters = tuple(sorted(equation.params.items()))
-        node = Node(
+        node = WeightNode(
             shape=shape,
             dtype=dtype,
             levels=tuple(level for level in levels if any(level in node.levels for node in inputs)),
@@ -213,7 +221,7 @@ def _digest(value: Any) -> str:
     return f"{array.dtype}{array.shape}{content.hexdigest()}"
 
 
-def root(node: Node) -> tuple[Node, tuple[int, ...]]:
+def root(node: WeightNode) -> tuple[WeightNode, tuple[int, ...]]:
     """A value without its transpositions and float casts; and for each dimension of `node`, that of the value."""
     dimensions = tuple(range(len(node.shape)))
     while isinstance(node.operation, Operation):
@@ -228,11 +236,11 @@ def root(node: Node) -> tuple[Node, tuple[int, ...]]:
     return node, dimensions
 
 
-def is_float(node: Node) -> bool:
+def is_float(node: WeightNode) -> bool:
     return jnp.issubdtype(node.dtype, np.floating)
 
 
-def is_cast(node: Node) -> bool:
+def is_cast(node: WeightNode) -> bool:
     """Whether the node casts one float type to another."""
     operation = node.operation
     if not isinstance(operation, Operation) or operation.equation.primitive.name != "convert_element_type":
@@ -240,16 +248,16 @@ def is_cast(node: Node) -> bool:
     return is_float(node) and is_float(operation.inputs[0])
 
 
-def _uncast(cast: Node) -> Node:
+def _uncast(cast: WeightNode) -> WeightNode:
     assert isinstance(cast.operation, Operation)
     return cast.operation.inputs[0]
 
 
-def _are_cast_alike(nodes: Sequence[Node]) -> bool:
+def _are_cast_alike(nodes: Sequence[WeightNode]) -> bool:
     return all(map(is_cast, nodes)) and len({(node.dtype, _uncast(node).dtype) for node in nodes}) == 1
 
 
-def values(nodes: Sequence[Node], parameters: Leaves) -> list[Any]:
+def values(nodes: Sequence[WeightNode], parameters: Leaves) -> list[Any]:
     """The values of nodes, stacked over their levels, from the leaves of the parameters."""
     return list(map(_Values(parameters).value, nodes))
 
@@ -259,14 +267,14 @@ class _Values:
 
     def __init__(self, parameters: Leaves):
         self._parameters = parameters
-        self._computed: dict[Node, Any] = {}
+        self._computed: dict[WeightNode, Any] = {}
 
-    def value(self, node: Node) -> Any:
+    def value(self, node: WeightNode) -> Any:
         if node not in self._computed:
             self._computed[node] = self._compute(node)
         return self._computed[node]
 
-    def _compute(self, node: Node) -> Any:
+    def _compute(self, node: WeightNode) -> Any:
         match node.operation:
             case Leaf(number):
                 return self._parameters[number]

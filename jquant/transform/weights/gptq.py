@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.transform.formats.stored_weights import Parameters, WeightFormat
+from jquant.transform.formats.stored_weights import BlockParameters, WeightFormat
 from jquant.transform.recipes.preparation import Gptq
 
 _BLOCK = 32  # rows whose errors are added up before the rows after them are changed
@@ -16,7 +16,7 @@ _HIGHEST = lax.Precision.HIGHEST
 
 
 def rounded(
-    format: WeightFormat, gptq: Gptq, matrix: jax.Array, parameters: Parameters, products: jax.Array
+    format: WeightFormat, gptq: Gptq, matrix: jax.Array, parameters: BlockParameters, products: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """The rounded matrix, (K, N) in float32, and whether that succeeded.
 

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from jquant.transform.formats import weight_formats
-from jquant.transform.formats.stored_weights import SMOOTHING, Parameters, Stored, WeightFormat
+from jquant.transform.formats.stored_weights import SMOOTHING, BlockParameters, Stored, WeightFormat
 from jquant.transform.observations.statistics import InputStatistics
 from jquant.transform.recipes.preparation import Gptq, Preparation, SmoothQuant
 from jquant.transform.weights import gptq, rotation, smoothing, weight_range
@@ -77,7 +77,7 @@ def updated(format: WeightFormat, preparation: Preparation, stored: Stored, upda
 
 def _parameters(
     format: WeightFormat, preparation: Preparation, matrix: jax.Array, products: jax.Array | None = None
-) -> Parameters:
+) -> BlockParameters:
     """The parameters of the blocks. In a search, weights count as much as their inputs, if X^T X of these is known."""
     if not preparation.searches_range:
         return format.parameters(matrix)
@@ -114,7 +114,7 @@ def _products(preparation: Preparation, statistics: InputStatistics, factors: ja
 
 
 def _rounded(
-    format: WeightFormat, options: Gptq, matrix: jax.Array, parameters: Parameters, products: jax.Array
+    format: WeightFormat, options: Gptq, matrix: jax.Array, parameters: BlockParameters, products: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """The matrices, rounded by GPTQ, and whether that succeeded for all of them."""
     if matrix.ndim == 2:

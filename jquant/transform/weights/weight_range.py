@@ -5,10 +5,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from jquant.formulas import blocks
-from jquant.transform.formats.stored_weights import Parameters, WeightFormat
+from jquant.transform.formats.stored_weights import BlockParameters, WeightFormat
 
 
-def search(format: WeightFormat, matrix: jax.Array, importance: jax.Array | None = None) -> Parameters:
+def search(format: WeightFormat, matrix: jax.Array, importance: jax.Array | None = None) -> BlockParameters:
     """The parameters of a float32 matrix, (..., K, N), from the share of each block's range with the smallest error.
 
     Errors are sums of ``importance * (w - rounded(w))**2`` over a block in float32, with an importance of each row, of shape

@@ -9,13 +9,13 @@ from jax import lax
 from jquant.onnx.graphs.graph import DEFAULT_DOMAIN, MICROSOFT
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import broadcast, cast, reshape
-from jquant.onnx.writing.value import Size, Value, is_static, known
+from jquant.onnx.writing.tensor import Size, Tensor, is_static, known
 
 _OF_16_BITS = frozenset(("int16", "uint16"))
 _NOT_DEQUANTIZED = frozenset(("uint32",))
 
 
-class Parameters(NamedTuple):
+class NodeParameters(NamedTuple):
     """The scale and the zero point of a node, and where they apply.
 
     Attributes:
@@ -24,8 +24,8 @@ class Parameters(NamedTuple):
       axis, block_size: the attributes; None if there is a single scale, or one for each index.
     """
 
-    scale: Value
-    zero_point: Value | None
+    scale: Tensor
+    zero_point: Tensor | None
     axis: int | None
     block_size: int | None
 
@@ -37,11 +37,11 @@ class Parameters(NamedTuple):
 def parameters(
     builder: Builder,
     shape: tuple[Size, ...],
-    scale: Value,
-    zero_point: Value | None,
+    scale: Tensor,
+    zero_point: Tensor | None,
     axis: int | None = None,
     block_size: int | None = None,
-) -> Parameters | None:
+) -> NodeParameters | None:
     """The parameters of a tensor of this shape, from arrays that broadcast to it; None if no node takes such ones.
 
     Args:
@@ -66,24 +66,24 @@ def parameters(
     else:
         return None
     operands = [reshape(builder, _spread(builder, each, common), sizes) for each in given]
-    return Parameters(operands[0], operands[1] if len(operands) > 1 else None, axis, block_size)
+    return NodeParameters(operands[0], operands[1] if len(operands) > 1 else None, axis, block_size)
 
 
-def _without_repetition(x: Value) -> Value:
+def _without_repetition(x: Tensor) -> Tensor:
     """`x`, or its element if it is known to have only one that repeats."""
     if x.known is None or x.known.size < 2 or not (x.known == x.known.flat[0]).all():
         return x
     return known(x.known.flat[:1].reshape(()), x.label)
 
 
-def _spread(builder: Builder, x: Value, shape: tuple[int, ...]) -> Value:
+def _spread(builder: Builder, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """`x` in a shape to which it broadcasts."""
     if x.known is not None:
         return known(np.broadcast_to(x.known, shape), x.label)
     return broadcast(builder, x, shape, range(len(shape) - x.ndim, len(shape)))
 
 
-def quantize(builder: Builder, x: Value, given: Parameters | None, dtype: Any, saturate: bool = True) -> Value | None:
+def quantize(builder: Builder, x: Tensor, given: NodeParameters | None, dtype: Any, saturate: bool = True) -> Tensor | None:
     """``sat(rne(x / scale) + zero_point)`` in one node, of `x` of any type; None if there is none that says this."""
     dtype = np.dtype(dtype)
     if given is None or (dtype.itemsize > 2):
@@ -97,7 +97,7 @@ def quantize(builder: Builder, x: Value, given: Parameters | None, dtype: Any, s
             since = 21
         elif builder.allows(MICROSOFT):
             domain, since = MICROSOFT, 1
-        elif builder.model.form == "exact":
+        elif builder.shared.form == "exact":
             return None
         else:
             since = 21
@@ -114,7 +114,7 @@ def quantize(builder: Builder, x: Value, given: Parameters | None, dtype: Any, s
     )
 
 
-def dequantize(builder: Builder, x: Value, given: Parameters | None) -> Value | None:
+def dequantize(builder: Builder, x: Tensor, given: NodeParameters | None) -> Tensor | None:
     """``(x - zero_point) * scale`` in float32, in one node; None if there is none that says this."""
     if given is None or x.dtype.name in _NOT_DEQUANTIZED:
         return None

@@ -8,27 +8,27 @@ from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.formulas import affine
 from jquant.onnx.writing.steps import broadcast, cast, elementwise
 from jquant.onnx.writing.table import writer
-from jquant.onnx.writing.value import Value, all_known, known
+from jquant.onnx.writing.tensor import Tensor, all_known, known
 
 _ONE = known(np.float32(1))
 
 
 @writer("rounding.nearest_integer", node="QuantizeLinear", since=10)
-def _nearest_integer(builder: Builder, types: Any, x: Value, zero_point: Value | None, dtype: Any) -> Value | None:
+def _nearest_integer(builder: Builder, types: Any, x: Tensor, zero_point: Tensor | None, dtype: Any) -> Tensor | None:
     return _quantized(builder, types, x, _ONE, zero_point, dtype)
 
 
 @writer("rounding.saturated", node="QuantizeLinear", since=10)
-def _saturated(builder: Builder, types: Any, x: Value, dtype: Any) -> Value | None:
+def _saturated(builder: Builder, types: Any, x: Tensor, dtype: Any) -> Tensor | None:
     return _quantized(builder, types, x, _ONE, None, dtype)
 
 
 @writer("affine.quantize", node="QuantizeLinear", since=10)
-def _affine(builder: Builder, types: Any, x: Value, output: Any, dtype: Any) -> Value | None:
+def _affine(builder: Builder, types: Any, x: Tensor, output: Any, dtype: Any) -> Tensor | None:
     return _quantized(builder, types, x, output.scale, output.zero_point, dtype)
 
 
-def _quantized(builder: Builder, types: Any, x: Value, scale: Any, zero_point: Any, dtype: Any) -> Value | None:
+def _quantized(builder: Builder, types: Any, x: Tensor, scale: Any, zero_point: Any, dtype: Any) -> Tensor | None:
     (type,) = types
     if all_known(x, scale, zero_point) or str(tuple(type.shape)) != str(x.shape):
         return None
@@ -36,15 +36,15 @@ def _quantized(builder: Builder, types: Any, x: Value, scale: Any, zero_point: A
 
 
 @writer("affine.dequantize", node="DequantizeLinear", since=10)
-def _dequantized(builder: Builder, _: Any, x: Any) -> Value | None:
+def _dequantized(builder: Builder, _: Any, x: Any) -> Tensor | None:
     """In the exact form, the steps: onnxruntime merges this node with those around it."""
-    if builder.model.form == "exact" or all_known(x):
+    if builder.shared.form == "exact" or all_known(x):
         return None
     return affine.dequantize(builder, x.values, affine.parameters(builder, x.values.shape, x.scale, x.zero_point))
 
 
 @writer("exact.integer_difference", node="Sub", since=7)
-def _integer_difference(builder: Builder, _: Any, a: Value, b: Value) -> Value | None:
+def _integer_difference(builder: Builder, _: Any, a: Tensor, b: Tensor) -> Tensor | None:
     """In float32, where the integers and their difference are exact."""
     if a.dtype.itemsize > 2:
         return None
@@ -52,7 +52,7 @@ def _integer_difference(builder: Builder, _: Any, a: Value, b: Value) -> Value |
 
 
 @writer("lookup.look_up", node="Gather", since=1)
-def _looked_up(builder: Builder, types: Any, table: Value, index: Value) -> Value | None:
+def _looked_up(builder: Builder, types: Any, table: Tensor, index: Tensor) -> Tensor | None:
     """The bits of an int8 index are a number that is not negative."""
     (type,) = types
     if all_known(table, index):
@@ -64,7 +64,7 @@ def _looked_up(builder: Builder, types: Any, table: Value, index: Value) -> Valu
 
 
 @writer("lookup.look_up_along", node="GatherElements", since=11)
-def _looked_up_along(builder: Builder, types: Any, axis: int, tables: Value, index: Value) -> Value | None:
+def _looked_up_along(builder: Builder, types: Any, axis: int, tables: Tensor, index: Tensor) -> Tensor | None:
     """Other sizes of the tables than that of the axis may be 1."""
     (type,) = types
     if all_known(tables, index):
@@ -75,7 +75,7 @@ def _looked_up_along(builder: Builder, types: Any, axis: int, tables: Value, ind
 
 
 @writer("exact.quotient_of_uint32_max", node="Div", since=7)
-def _quotient_of_uint32_max(builder: Builder, _: Any, d: Value) -> Value | None:
+def _quotient_of_uint32_max(builder: Builder, _: Any, d: Tensor) -> Tensor | None:
     """In float64: that this quotient is rounded twice changes nothing, as it has at most 49 bits next to a tie."""
     if d.is_known:
         return None

@@ -12,13 +12,13 @@ from jquant.arithmetic.narrow_floats import NarrowFloat
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import cast, elementwise, like
 from jquant.onnx.writing.table import writer
-from jquant.onnx.writing.value import Value, all_known, known
+from jquant.onnx.writing.tensor import Tensor, all_known, known
 
 _FLOATS_OF_8_BITS = frozenset(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"))
 
 
 @writer("narrow_floats.narrow", node="Cast", since=19)
-def _narrow(builder: Builder, _: Any, x: Value, dtype: Any, saturate: bool) -> Value | None:
+def _narrow(builder: Builder, _: Any, x: Tensor, dtype: Any, saturate: bool) -> Tensor | None:
     dtype = np.dtype(dtype)
     if all_known(x) or dtype.name not in _FLOATS_OF_8_BITS:
         return None
@@ -28,17 +28,17 @@ def _narrow(builder: Builder, _: Any, x: Value, dtype: Any, saturate: bool) -> V
 
 
 @writer("narrow_floats.widen", node="Cast", since=19)
-def _widen(builder: Builder, _: Any, x: Value, exponent: Value | None) -> Value | None:
+def _widen(builder: Builder, _: Any, x: Tensor, exponent: Tensor | None) -> Tensor | None:
     return None if all_known(x, exponent) else _scaled(builder, cast(builder, x, np.float32), exponent)
 
 
 @writer("narrow_floats.decode", node="Gather")
-def _decode(builder: Builder, _: Any, code: Value, source: NarrowFloat, exponent: Value | None) -> Value | None:
+def _decode(builder: Builder, _: Any, code: Tensor, source: NarrowFloat, exponent: Tensor | None) -> Tensor | None:
     """Looked up in a table of all numbers."""
     return None if all_known(code, exponent) else _scaled(builder, _number(builder, code, _numbers(source)), exponent)
 
 
-def _scaled(builder: Builder, x: Value, exponent: Value | None) -> Value:
+def _scaled(builder: Builder, x: Tensor, exponent: Tensor | None) -> Tensor:
     """``x * 2**exponent``, which is exact or infinite; the powers are looked up."""
     if exponent is None:
         return x
@@ -48,17 +48,17 @@ def _scaled(builder: Builder, x: Value, exponent: Value | None) -> Value:
 
 
 @writer("narrow_floats.from_code", node="Gather")
-def _from_code(builder: Builder, _: Any, code: Value, dtype: Any) -> Value | None:
+def _from_code(builder: Builder, _: Any, code: Tensor, dtype: Any) -> Tensor | None:
     return None if all_known(code) else from_code(builder, code, np.dtype(dtype))
 
 
 @writer("e8m0.from_code", node="Gather")
-def _power(builder: Builder, _: Any, code: Value) -> Value | None:
+def _power(builder: Builder, _: Any, code: Tensor) -> Tensor | None:
     return None if all_known(code) else from_code(builder, code, e8m0.DTYPE)
 
 
 @writer("e8m0.code_of", node="BitCast", since=26)
-def _code_of_power(builder: Builder, _: Any, x: Value) -> Value | None:
+def _code_of_power(builder: Builder, _: Any, x: Tensor) -> Tensor | None:
     """The exponent in the bits of the float32."""
     if all_known(x):
         return None
@@ -68,7 +68,7 @@ def _code_of_power(builder: Builder, _: Any, x: Value) -> Value | None:
 
 
 @writer("e8m0.widen", node="Cast", since=24)
-def _widen_power(builder: Builder, _: Any, x: Value) -> Value | None:
+def _widen_power(builder: Builder, _: Any, x: Tensor) -> Tensor | None:
     return None if all_known(x) else cast(builder, x, np.float32)
 
 
@@ -79,7 +79,7 @@ def is_code(code: np.dtype, dtype: np.dtype) -> bool:
     return jnp.issubdtype(code, jnp.unsignedinteger) and jnp.iinfo(code).bits == jnp.finfo(dtype).bits
 
 
-def from_code(builder: Builder, code: Value, dtype: np.dtype) -> Value:
+def from_code(builder: Builder, code: Tensor, dtype: np.dtype) -> Tensor:
     """The numbers of a narrow float type from their codes: looked up, because onnxruntime's BitCast has no such types."""
     if dtype == e8m0.DTYPE:
         numbers = np.arange(256, dtype=np.uint8).view(dtype).astype(np.float32)
@@ -93,6 +93,6 @@ def _numbers(source: NarrowFloat) -> np.ndarray:
     return np.asarray(narrow_floats.decode(codes, source))
 
 
-def _number(builder: Builder, code: Value, numbers: np.ndarray) -> Value:
+def _number(builder: Builder, code: Tensor, numbers: np.ndarray) -> Tensor:
     index = cast(builder, code, np.int32)
     return builder.node("Gather", [known(numbers), index], jax.ShapeDtypeStruct(code.shape, np.dtype(np.float32)), since=13)

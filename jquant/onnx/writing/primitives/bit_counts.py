@@ -10,16 +10,16 @@ from jax import lax
 from jquant.onnx.writing import walk
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.table import primitive
-from jquant.onnx.writing.value import Value
+from jquant.onnx.writing.tensor import Tensor
 
 
 @primitive("population_count")
-def _ones(builder: Builder, _: Any, operands: list[Value]) -> Value:
+def _ones(builder: Builder, _: Any, operands: list[Tensor]) -> Tensor:
     return walk.traced(builder, lambda x: _in_wide_bits(_count, x), *operands)
 
 
 @primitive("clz")
-def _leading_zeros(builder: Builder, _: Any, operands: list[Value]) -> Value:
+def _leading_zeros(builder: Builder, _: Any, operands: list[Tensor]) -> Tensor:
     """The bits without those below the highest one."""
 
     def zeros(x: jax.Array) -> jax.Array:

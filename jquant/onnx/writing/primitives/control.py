@@ -13,13 +13,13 @@ from jquant.onnx.writing.bodies import body
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import computed, reshape
 from jquant.onnx.writing.table import primitive
-from jquant.onnx.writing.value import Value, is_static, known
+from jquant.onnx.writing.tensor import Tensor, is_static, known
 
 _FLAG = jax.ShapeDtypeStruct((), np.bool_)
 
 
 @primitive("cond")
-def _branches(builder: Builder, equation: Any, operands: list[Value]) -> Sequence[Value]:
+def _branches(builder: Builder, equation: Any, operands: list[Tensor]) -> Sequence[Tensor]:
     """If, nested for more than two branches. A known number picks its branch."""
     (number, *operands), programs = operands, list(map(jaxprs.closed, equation.params["branches"]))
     if number.is_known:
@@ -29,8 +29,8 @@ def _branches(builder: Builder, equation: Any, operands: list[Value]) -> Sequenc
 
 
 def _branch(
-    builder: Builder, number: Value, first: int, programs: Sequence[Any], operands: list[Value], types: list[Any]
-) -> list[Value]:
+    builder: Builder, number: Tensor, first: int, programs: Sequence[Any], operands: list[Tensor], types: list[Any]
+) -> list[Tensor]:
     """The results of the branch with this number, among those from `first` on."""
     if len(programs) == 1:
         return walk.write(builder, programs[0], operands)
@@ -38,10 +38,10 @@ def _branch(
         return []
     is_later = walk.traced(builder, lambda number: lax.gt(number, np.array(first, number.dtype)), number)
 
-    def later(inner: Builder) -> list[Value]:
+    def later(inner: Builder) -> list[Tensor]:
         return _branch(inner, number, first + 1, programs[1:], operands, types)
 
-    def this(inner: Builder) -> list[Value]:
+    def this(inner: Builder) -> list[Tensor]:
         return walk.write(inner, programs[0], operands)
 
     on_true, on_false = body(builder, "later", [], later), body(builder, f"branch_{first}", [], this)
@@ -49,7 +49,7 @@ def _branch(
 
 
 @primitive("while")
-def _while(builder: Builder, equation: Any, operands: list[Value]) -> Sequence[Value]:
+def _while(builder: Builder, equation: Any, operands: list[Tensor]) -> Sequence[Tensor]:
     """Loop, whose condition is computed before the first pass, and after each. Of known operands the result is known."""
     loop = jaxprs.while_loop(equation)
     is_mapped = bool(loop.condition.jaxpr.outvars[0].aval.shape)  # over loops of which each ends by itself
@@ -57,21 +57,21 @@ def _while(builder: Builder, equation: Any, operands: list[Value]) -> Sequence[V
     of_condition, rest = operands[:count], operands[count:]
     of_body, carry = rest[: loop.num_body_constants], rest[loop.num_body_constants :]
 
-    def conditions(builder: Builder, carry: Sequence[Value]) -> Value:
+    def conditions(builder: Builder, carry: Sequence[Tensor]) -> Tensor:
         return walk.write(builder, loop.condition, [*of_condition, *carry])[0]
 
-    def condition(builder: Builder, carry: Sequence[Value]) -> Value:
+    def condition(builder: Builder, carry: Sequence[Tensor]) -> Tensor:
         each = conditions(builder, carry)
         return walk.traced(builder, lambda each: lax.reduce_or(each, range(each.ndim)), each) if each.ndim else each
 
-    def step(builder: Builder, carry: Sequence[Value]) -> list[Value]:
+    def step(builder: Builder, carry: Sequence[Tensor]) -> list[Tensor]:
         results = walk.write(builder, loop.body, [*of_body, *carry])
         if not is_mapped:
             return results
         each = conditions(builder, carry)
         return [walk.traced(builder, _kept, each, *pair) for pair in zip(results, carry, strict=True)]
 
-    def computed() -> list[Value] | None:
+    def computed() -> list[Tensor] | None:
         state = carry
         while all(value.is_known for value in state):
             goes_on = condition(builder, state)
@@ -88,7 +88,7 @@ def _while(builder: Builder, equation: Any, operands: list[Value]) -> Sequence[V
             return results
     types = [value.type for value in carry]
 
-    def write(inner: Builder, _: Value, __: Value, *carry: Value) -> list[Value]:
+    def write(inner: Builder, _: Tensor, __: Tensor, *carry: Tensor) -> list[Tensor]:
         results = step(inner, carry)
         return [condition(inner, results), *results]
 
@@ -103,18 +103,18 @@ def _kept(goes_on: jax.Array, result: jax.Array, carry: jax.Array) -> jax.Array:
 
 
 @primitive("scan")
-def _scan(builder: Builder, equation: Any, operands: list[Value]) -> Sequence[Value]:
+def _scan(builder: Builder, equation: Any, operands: list[Tensor]) -> Sequence[Tensor]:
     """The steps one after the other, or Scan."""
     scan = jaxprs.loop(equation)
-    is_short = builder.model.unroll or scan.length == 0 or all(operand.is_known for operand in operands)
+    is_short = builder.shared.unroll or scan.length == 0 or all(operand.is_known for operand in operands)
     write = _unrolled if is_short and isinstance(scan.length, int) else _as_node
     return write(builder, scan, operands, [variable.aval for variable in equation.outvars])
 
 
-def _unrolled(builder: Builder, scan: jaxprs.Loop, operands: list[Value], types: list[Any]) -> list[Value]:
+def _unrolled(builder: Builder, scan: jaxprs.Loop, operands: list[Tensor], types: list[Any]) -> list[Tensor]:
     constants, carry, stacked = _parts(scan, operands)
     steps = range(scan.length)
-    rows: dict[int, list[Value]] = {}
+    rows: dict[int, list[Tensor]] = {}
     for number in reversed(steps) if scan.reverse else steps:
         inputs = [_row(builder, value, number) for value in stacked]
         with builder.scope(f"step_{number}", is_repeated=True):
@@ -124,23 +124,23 @@ def _unrolled(builder: Builder, scan: jaxprs.Loop, operands: list[Value], types:
     return carry + [_stacked(builder, column, type) for column, type in zip(columns, types[scan.num_carry :], strict=True)]
 
 
-def _parts(scan: jaxprs.Loop, operands: list[Value]) -> tuple[list[Value], list[Value], list[Value]]:
+def _parts(scan: jaxprs.Loop, operands: list[Tensor]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """The constants, the carry, and the arrays of which each step has one row."""
     end = scan.num_constants + scan.num_carry
     return operands[: scan.num_constants], operands[scan.num_constants : end], operands[end:]
 
 
-def _row(builder: Builder, value: Value, number: int) -> Value:
+def _row(builder: Builder, value: Tensor, number: int) -> Tensor:
     if value.known is not None:
         return known(value.known[number], f"{value.label}.{number}" if value.label else "")
     type = jax.ShapeDtypeStruct(value.shape[1:], value.dtype)
     if value.small is not None:
         small = _row(builder, value.small, number if value.small.shape[0] != 1 else 0)
-        return small if str(small.shape) == str(type.shape) else Value(value.dtype, type.shape, small=small)
+        return small if str(small.shape) == str(type.shape) else Tensor(value.dtype, type.shape, small=small)
     return computed(builder, "Gather", [value, known(np.array(number, np.int64))], type, since=13, axis=0, label="row")
 
 
-def _stacked(builder: Builder, rows: Sequence[Value], type: Any) -> Value:
+def _stacked(builder: Builder, rows: Sequence[Tensor], type: Any) -> Tensor:
     arrays = [row.known for row in rows if row.known is not None]
     if len(arrays) == len(rows) and is_static(type.shape):
         return known(np.stack(arrays) if arrays else np.zeros(type.shape, type.dtype))
@@ -148,12 +148,12 @@ def _stacked(builder: Builder, rows: Sequence[Value], type: Any) -> Value:
     return parts[0] if len(parts) == 1 else computed(builder, "Concat", parts, type, since=13, axis=0, label="rows")
 
 
-def _as_node(builder: Builder, scan: jaxprs.Loop, operands: list[Value], types: list[Any]) -> list[Value]:
+def _as_node(builder: Builder, scan: jaxprs.Loop, operands: list[Tensor], types: list[Any]) -> list[Tensor]:
     """Scan, which needs something to go along: if there is nothing, an array without meaning."""
     constants, carry, stacked = _parts(scan, operands)
-    along = stacked or [Value(np.dtype(np.bool_), (scan.length,), small=known(np.zeros(1, np.bool_)))]
+    along = stacked or [Tensor(np.dtype(np.bool_), (scan.length,), small=known(np.zeros(1, np.bool_)))]
 
-    def write(inner: Builder, *inputs: Value) -> list[Value]:
+    def write(inner: Builder, *inputs: Tensor) -> list[Tensor]:
         return walk.write(inner, scan.body, [*constants, *inputs[: scan.num_carry + len(stacked)]])
 
     row_types = [jax.ShapeDtypeStruct(value.shape[1:], value.dtype) for value in along]

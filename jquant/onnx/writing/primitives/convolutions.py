@@ -13,11 +13,11 @@ from jquant.onnx.writing.primitives.products import as_bytes, is_byte
 from jquant.onnx.writing.primitives.shapes import spread
 from jquant.onnx.writing.steps import cast, computed, is_float, like, padded, reshape, reversed_along, transpose
 from jquant.onnx.writing.table import primitive
-from jquant.onnx.writing.value import Value
+from jquant.onnx.writing.tensor import Tensor
 
 
 @primitive("conv_general_dilated")
-def _convolution(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _convolution(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     """Conv, or ConvInteger, of batch, features and space; ConvTranspose where there is space between the inputs."""
     parameters, type = equation.params, equation.outvars[0].aval
     if parameters["batch_group_count"] != 1:
@@ -31,14 +31,14 @@ def _convolution(builder: Builder, equation: Any, operands: list[Value]) -> Valu
     return transpose(builder, result, np.argsort(dimensions.out_spec).tolist())
 
 
-def _of_channels_first(builder: Builder, parameters: Any, x: Value, kernel: Value, type: Any) -> Value:
+def _of_channels_first(builder: Builder, parameters: Any, x: Tensor, kernel: Tensor, type: Any) -> Tensor:
     strides, distances, dilations = (
         [int(number) for number in parameters[name]] for name in ("window_strides", "lhs_dilation", "rhs_dilation")
     )
     padding = [(int(low), int(high)) for low, high in parameters["padding"]]
     groups = parameters["feature_group_count"]
     if 0 in kernel.shape[1:]:  # for which ConvInteger leaves in its result what was in memory
-        return like(Value(type.dtype, type.shape), 0)
+        return like(Tensor(type.dtype, type.shape), 0)
     is_integer = not is_float(type.dtype) and is_byte(x) and is_byte(kernel)
     if not is_integer and not is_float(type.dtype):
         raise ModelError(f"a convolution of {x.dtype} and {kernel.dtype} in {type.dtype} is not written")
@@ -67,8 +67,8 @@ def _of_channels_first(builder: Builder, parameters: Any, x: Value, kernel: Valu
     return cast(builder, result, type.dtype)
 
 
-def _zero(x: Value) -> Value:
-    return like(Value(x.dtype, ()), 0)
+def _zero(x: Tensor) -> Tensor:
+    return like(Tensor(x.dtype, ()), 0)
 
 
 def _fits(spans: Sequence[int], padding: Sequence[tuple[int, int]], distances: Sequence[int]) -> bool:
@@ -81,15 +81,15 @@ def _fits(spans: Sequence[int], padding: Sequence[tuple[int, int]], distances: S
 
 def _transposed(
     builder: Builder,
-    x: Value,
-    kernel: Value,
+    x: Tensor,
+    kernel: Tensor,
     type: Any,
     padding: Sequence[tuple[int, int]],
     spans: Sequence[int],
     distances: Sequence[int],
     dilations: Sequence[int],
     groups: int,
-) -> Value:
+) -> Tensor:
     """ConvTranspose, whose kernel is from back to front, with its inputs before its outputs."""
     outputs, inputs, *space = kernel.shape
     kernel = reversed_along(builder, kernel, range(2, kernel.ndim))

@@ -13,26 +13,26 @@ from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.primitives.reductions import MONOIDS
 from jquant.onnx.writing.steps import cast, computed, joined, sliced
 from jquant.onnx.writing.table import PRIMITIVES, primitive
-from jquant.onnx.writing.value import Value, known
+from jquant.onnx.writing.tensor import Tensor, known
 
-_Join = Callable[[Builder, Value, Value], Value]
+_Join = Callable[[Builder, Tensor, Tensor], Tensor]
 
 
 @primitive("cumsum")
-def _sums(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _sums(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     (x,), axis = operands, known(np.array(equation.params["axis"], np.int64))
     reverse = 1 if equation.params["reverse"] else None
     return computed(builder, "CumSum", [x, axis], x.type, since=14, reverse=reverse)
 
 
-def _doubled(builder: Builder, equation: Any, operands: list[Value], join: _Join) -> Value:
+def _doubled(builder: Builder, equation: Any, operands: list[Tensor], join: _Join) -> Tensor:
     """Each element is joined with the one before it, the result with the one 2 before it, then 4, and so on."""
     (x,), axis, reverse = operands, equation.params["axis"], equation.params["reverse"]
     size = x.shape[axis]
     if not isinstance(size, int):
         raise ModelError("is not written along a dimension whose size is open")
 
-    def part(start: int, limit: int) -> Value:
+    def part(start: int, limit: int) -> Tensor:
         starts, limits = [0] * x.ndim, list(x.shape)
         starts[axis], limits[axis] = start, limit
         return sliced(builder, x, starts, limits, [1] * x.ndim)
@@ -46,7 +46,7 @@ def _doubled(builder: Builder, equation: Any, operands: list[Value], join: _Join
     return x
 
 
-def _logsumexp(builder: Builder, a: Value, b: Value) -> Value:
+def _logsumexp(builder: Builder, a: Tensor, b: Tensor) -> Tensor:
     wide = [cast(builder, operand, np.float32) for operand in (a, b)]
     return cast(builder, walk.traced(builder, jnp.logaddexp, *wide), a.dtype)
 

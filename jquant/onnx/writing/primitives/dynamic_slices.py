@@ -12,11 +12,11 @@ from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.places import IN_BOUNDS, clamped, same_size, size_difference
 from jquant.onnx.writing.steps import cast, computed
 from jquant.onnx.writing.table import primitive
-from jquant.onnx.writing.value import Size, Value, known
+from jquant.onnx.writing.tensor import Size, Tensor, known
 
 
 @primitive("dynamic_slice")
-def _dynamic_slice(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _dynamic_slice(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     """Slice with computed starts; Gather for one place along one dimension."""
     (x, *starts), sizes = operands, equation.params["slice_sizes"]
     moved = [d for d in range(x.ndim) if not same_size(sizes[d], x.shape[d])]
@@ -36,8 +36,8 @@ def _dynamic_slice(builder: Builder, equation: Any, operands: list[Value]) -> Va
 
 
 def _starts(
-    builder: Builder, shape: Sequence[Size], sizes: Sequence[Size], starts: Sequence[Value], moved: Sequence[int]
-) -> Value:
+    builder: Builder, shape: Sequence[Size], sizes: Sequence[Size], starts: Sequence[Tensor], moved: Sequence[int]
+) -> Tensor:
     """Where a part begins along these dimensions, so that it is in bounds: int64."""
 
     def begin(*starts: jax.Array) -> jax.Array:
@@ -48,7 +48,7 @@ def _starts(
 
 
 @primitive("dynamic_update_slice")
-def _dynamic_update_slice(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _dynamic_update_slice(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     """ScatterND: of a cache, only what is new is written, and no part is cut out and joined again."""
     x, update, *_ = operands
     moved = [d for d in range(x.ndim) if not same_size(update.shape[d], x.shape[d])]

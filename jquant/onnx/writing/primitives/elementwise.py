@@ -15,7 +15,7 @@ from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.formulas import narrow_floats
 from jquant.onnx.writing.steps import cast, elementwise, is_float, is_unsigned, like, where
 from jquant.onnx.writing.table import PRIMITIVES, primitive
-from jquant.onnx.writing.value import Value
+from jquant.onnx.writing.tensor import Tensor
 
 _ARITHMETIC = {
     "add": "Add",
@@ -61,7 +61,7 @@ _LOGIC = {  # for bool, and for integers
 }
 
 
-def _arithmetic(builder: Builder, equation: Any, operands: list[Value], operator: str) -> Value:
+def _arithmetic(builder: Builder, equation: Any, operands: list[Tensor], operator: str) -> Tensor:
     """In the type of the result, which a product may be asked for in."""
     dtype = equation.outvars[0].aval.dtype
     return elementwise(builder, operator, *(cast(builder, operand, dtype) for operand in operands))
@@ -84,7 +84,7 @@ _register()
 
 
 @primitive("ne")
-def _different(builder: Builder, _: Any, operands: list[Value]) -> Value:
+def _different(builder: Builder, _: Any, operands: list[Tensor]) -> Tensor:
     return elementwise(builder, "Not", elementwise(builder, "Equal", *operands, dtype=np.bool_))
 
 
@@ -92,7 +92,7 @@ _IN_TOTAL_ORDER = {"eq_to": lax.eq, "lt_to": lax.lt, "le_to": lax.le}
 
 
 @primitive(*_IN_TOTAL_ORDER)
-def _ordered(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _ordered(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     """In the total order of IEEE 754: -NaN below all numbers, -0 below 0, NaN above all numbers."""
     compare = _IN_TOTAL_ORDER[equation.primitive.name]
     return walk.traced(builder, lambda a, b: compare(_total_order(a), _total_order(b)), *operands)
@@ -108,7 +108,7 @@ def _total_order(x: jax.Array) -> jax.Array:
 
 
 @primitive("neg")
-def _negated(builder: Builder, _: Any, operands: list[Value]) -> Value:
+def _negated(builder: Builder, _: Any, operands: list[Tensor]) -> Tensor:
     (x,) = operands
     if is_unsigned(x.dtype):
         return elementwise(builder, "Sub", like(x, 0), x)
@@ -116,12 +116,12 @@ def _negated(builder: Builder, _: Any, operands: list[Value]) -> Value:
 
 
 @primitive("convert_element_type")
-def _converted(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _converted(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     return cast(builder, operands[0], equation.params["new_dtype"])
 
 
 @primitive("reduce_precision")
-def _reduced_precision(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _reduced_precision(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     """Through the type that has so many bits."""
     (x,), bits = operands, (equation.params["exponent_bits"], equation.params["mantissa_bits"])
     types = {(8, 23): np.float32, (8, 7): jax.numpy.bfloat16, (5, 10): np.float16}
@@ -131,7 +131,7 @@ def _reduced_precision(builder: Builder, equation: Any, operands: list[Value]) -
 
 
 @primitive("select_n")
-def _selected(builder: Builder, _: Any, operands: list[Value]) -> Value:
+def _selected(builder: Builder, _: Any, operands: list[Tensor]) -> Tensor:
     which, *cases = operands
     if len(cases) == 1:
         return cases[0]
@@ -146,14 +146,14 @@ def _selected(builder: Builder, _: Any, operands: list[Value]) -> Value:
 
 
 @primitive("clamp")
-def _clamped(builder: Builder, _: Any, operands: list[Value]) -> Value:
+def _clamped(builder: Builder, _: Any, operands: list[Tensor]) -> Tensor:
     """Max and Min, which hand on what is not a number; scalar bounds broadcast."""
     low, x, high = operands
     return elementwise(builder, "Min", elementwise(builder, "Max", x, low), high)
 
 
 @primitive("pow")
-def _power(builder: Builder, _: Any, operands: list[Value]) -> Value:
+def _power(builder: Builder, _: Any, operands: list[Tensor]) -> Tensor:
     base, exponent = operands
     if is_float(exponent.dtype):
         return elementwise(builder, "Pow", base, exponent)
@@ -162,7 +162,7 @@ def _power(builder: Builder, _: Any, operands: list[Value]) -> Value:
 
 
 @primitive("integer_pow")
-def _integer_power(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _integer_power(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     (x,), exponent = operands, equation.params["y"]
     result, power, rest = None, x, abs(exponent)
     while rest:
@@ -176,19 +176,19 @@ def _integer_power(builder: Builder, equation: Any, operands: list[Value]) -> Va
 
 
 @primitive("square")
-def _square(builder: Builder, _: Any, operands: list[Value]) -> Value:
+def _square(builder: Builder, _: Any, operands: list[Tensor]) -> Tensor:
     return elementwise(builder, "Mul", *operands, *operands)
 
 
 @primitive("rsqrt")
-def _reciprocal_root(builder: Builder, _: Any, operands: list[Value]) -> Value:
+def _reciprocal_root(builder: Builder, _: Any, operands: list[Tensor]) -> Tensor:
     (x,) = operands
     wide = cast(builder, x, np.float32)
     return cast(builder, elementwise(builder, "Div", like(wide, 1), elementwise(builder, "Sqrt", wide)), x.dtype)
 
 
 @primitive("is_finite")
-def _finite(builder: Builder, _: Any, operands: list[Value]) -> Value:
+def _finite(builder: Builder, _: Any, operands: list[Tensor]) -> Tensor:
     (x,) = operands
     return elementwise(builder, "Less", elementwise(builder, "Abs", x), like(x, np.inf), dtype=np.bool_)
 
@@ -198,12 +198,12 @@ _PLACED = "sharding_constraint", "layout_constraint", "xla_metadata_value"
 
 
 @primitive(*_UNCHANGED, *_PLACED)
-def _unchanged(_: Builder, __: Any, operands: list[Value]) -> list[Value]:
+def _unchanged(_: Builder, __: Any, operands: list[Tensor]) -> list[Tensor]:
     return operands
 
 
 @primitive("bitcast_convert_type")
-def _bits(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _bits(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     (x,), dtype = operands, np.dtype(equation.params["new_dtype"])
     if narrow_floats.is_code(x.dtype, dtype):  # onnxruntime has no BitCast from and to these types
         return narrow_floats.from_code(builder, x, dtype)

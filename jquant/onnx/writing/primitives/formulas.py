@@ -16,7 +16,7 @@ from jquant.onnx.writing import walk
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import cast, elementwise, is_float
 from jquant.onnx.writing.table import PRIMITIVES, primitive
-from jquant.onnx.writing.value import Value
+from jquant.onnx.writing.tensor import Tensor
 
 
 def _select(condition: jax.Array, on_true: Any, on_false: jax.Array) -> jax.Array:
@@ -92,7 +92,7 @@ _FORMULAS: dict[str, Callable[..., jax.Array]] = {
 }
 
 
-def _written(builder: Builder, _: Any, operands: list[Value], formula: Callable[..., jax.Array]) -> Value:
+def _written(builder: Builder, _: Any, operands: list[Tensor], formula: Callable[..., jax.Array]) -> Tensor:
     wide = [cast(builder, operand, np.float32) if is_float(operand.dtype) else operand for operand in operands]
     return cast(builder, walk.traced(builder, formula, *wide), operands[0].dtype)
 
@@ -113,7 +113,7 @@ def _away_from_zero(x: jax.Array) -> jax.Array:
 
 
 @primitive("round")
-def _rounded(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _rounded(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     if equation.params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN:
         return elementwise(builder, "Round", *operands)
     return _written(builder, equation, operands, _away_from_zero)

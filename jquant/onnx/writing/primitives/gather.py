@@ -20,7 +20,7 @@ from jquant.onnx.writing.places import (
 )
 from jquant.onnx.writing.steps import cast, computed, reshape, transpose
 from jquant.onnx.writing.table import primitive
-from jquant.onnx.writing.value import Size, Value
+from jquant.onnx.writing.tensor import Size, Tensor
 
 
 class _Gather:
@@ -34,7 +34,7 @@ class _Gather:
       batch: the dimensions of the result that the leading ones of the indices are.
     """
 
-    def __init__(self, parameters: Any, operand: Value, rank: int):
+    def __init__(self, parameters: Any, operand: Tensor, rank: int):
         numbers = parameters["dimension_numbers"]
         self.sizes = tuple(parameters["slice_sizes"])
         self.starts = tuple(map(int, numbers.start_index_map))
@@ -49,7 +49,7 @@ class _Gather:
 
 
 @primitive("gather")
-def _gather(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _gather(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     (x, indices), parameters = operands, equation.params
     type = equation.outvars[0].aval
     form = _Gather(parameters, x, len(type.shape))
@@ -60,7 +60,7 @@ def _gather(builder: Builder, equation: Any, operands: list[Value]) -> Value:
     return written if written is not None else _gather_of_places(builder, form, type, x, indices)
 
 
-def _bounded(builder: Builder, parameters: Any, form: _Gather, operands: list[Value]) -> Value:
+def _bounded(builder: Builder, parameters: Any, form: _Gather, operands: list[Tensor]) -> Tensor:
     """A gather of which some places may be out of bounds: at the nearest ones in bounds, or filled."""
 
     def gather(x: jax.Array, indices: jax.Array) -> jax.Array:
@@ -74,7 +74,7 @@ def _bounded(builder: Builder, parameters: Any, form: _Gather, operands: list[Va
     return walk.traced(builder, gather, *operands)
 
 
-def _gather_node(builder: Builder, form: _Gather, type: Any, x: Value, indices: Value) -> Value | None:
+def _gather_node(builder: Builder, form: _Gather, type: Any, x: Tensor, indices: Tensor) -> Tensor | None:
     """Gather, GatherElements or GatherND, if one of them expresses the call."""
     starts, joined = form.starts, form.joined
     others = [d for d in range(x.ndim) if d not in (*starts, *joined)]
@@ -112,7 +112,7 @@ def _gather_node(builder: Builder, form: _Gather, type: Any, x: Value, indices: 
     return None
 
 
-def _ordered(builder: Builder, x: Value, dimensions: Sequence[int | None], type: Any) -> Value:
+def _ordered(builder: Builder, x: Tensor, dimensions: Sequence[int | None], type: Any) -> Tensor:
     """`x`, whose dimensions are these of the result, as the result, which has dimensions of size 1 besides."""
     present = [d for d in dimensions if d is not None]
     x = reshape(builder, x, [size for size, d in zip(x.shape, dimensions, strict=True) if d is not None])
@@ -120,7 +120,7 @@ def _ordered(builder: Builder, x: Value, dimensions: Sequence[int | None], type:
     return reshape(builder, transpose(builder, x, order), type.shape)
 
 
-def _gather_of_places(builder: Builder, form: _Gather, type: Any, x: Value, indices: Value) -> Value:
+def _gather_of_places(builder: Builder, form: _Gather, type: Any, x: Tensor, indices: Tensor) -> Tensor:
     """A gather of any form, with the place of each element along the first dimensions, or as a slice."""
     indexed = {d: column for column, d in enumerate(form.starts) if same_size(form.sizes[d], 1) or not _is_all(form, x, d)}
     cut = [d for d in range(x.ndim) if d not in (*form.starts, *form.joined) and not _is_all(form, x, d)]
@@ -151,7 +151,7 @@ def _gather_of_places(builder: Builder, form: _Gather, type: Any, x: Value, indi
     return walk.traced(builder, gather, x, indices)
 
 
-def _is_all(form: _Gather, x: Value, d: int) -> bool:
+def _is_all(form: _Gather, x: Tensor, d: int) -> bool:
     return same_size(form.sizes[d], x.shape[d])
 
 

@@ -8,11 +8,11 @@ import numpy as np
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import cast, elementwise, is_float, is_unsigned, like, where
 from jquant.onnx.writing.table import primitive
-from jquant.onnx.writing.value import Value, known
+from jquant.onnx.writing.tensor import Tensor, known
 
 
 @primitive("div")
-def _quotient(builder: Builder, _: Any, operands: list[Value]) -> Value:
+def _quotient(builder: Builder, _: Any, operands: list[Tensor]) -> Tensor:
     """A divisor 0, for which onnxruntime stops with an error, gives -1; the lowest integer divided by -1 is itself."""
     x, divisor = operands
     if is_float(x.dtype) or _is_safe(divisor):
@@ -27,7 +27,7 @@ def _quotient(builder: Builder, _: Any, operands: list[Value]) -> Value:
 
 
 @primitive("rem")
-def _remainder(builder: Builder, _: Any, operands: list[Value]) -> Value:
+def _remainder(builder: Builder, _: Any, operands: list[Tensor]) -> Tensor:
     """The remainder with the sign of the dividend; by 0, the dividend."""
     x, divisor = operands
     if is_float(x.dtype) or _is_safe(divisor):
@@ -36,27 +36,27 @@ def _remainder(builder: Builder, _: Any, operands: list[Value]) -> Value:
     return where(builder, is_zero, x, elementwise(builder, "Mod", x, safe, fmod=1))
 
 
-def _is_safe(divisor: Value) -> bool:
+def _is_safe(divisor: Tensor) -> bool:
     return divisor.known is not None and not np.isin(divisor.known, (0, -1)).any()
 
 
-def _without(builder: Builder, divisor: Value, number: int) -> tuple[Value, Value]:
+def _without(builder: Builder, divisor: Tensor, number: int) -> tuple[Tensor, Tensor]:
     """Where the divisor is a number, and the divisor with 1 there."""
     found = elementwise(builder, "Equal", divisor, like(divisor, number), dtype=np.bool_)
     return found, where(builder, found, like(divisor, 1), divisor)
 
 
 @primitive("shift_left")
-def _shifted_left(builder: Builder, _: Any, operands: list[Value]) -> Value:
+def _shifted_left(builder: Builder, _: Any, operands: list[Tensor]) -> Tensor:
     return _shifted(builder, *operands, direction="LEFT")
 
 
 @primitive("shift_right_logical")
-def _shifted_right(builder: Builder, _: Any, operands: list[Value]) -> Value:
+def _shifted_right(builder: Builder, _: Any, operands: list[Tensor]) -> Tensor:
     return _shifted(builder, *operands, direction="RIGHT")
 
 
-def _shifted(builder: Builder, x: Value, amount: Value, direction: str) -> Value:
+def _shifted(builder: Builder, x: Tensor, amount: Tensor, direction: str) -> Tensor:
     """The bits that come in are 0. Amounts are unsigned, and may be as large as the type or larger."""
     unsigned = _unsigned(x.dtype)
     wide = unsigned if _largest(amount) < 8 * unsigned.itemsize else np.dtype(np.uint64)
@@ -70,7 +70,7 @@ def _shifted(builder: Builder, x: Value, amount: Value, direction: str) -> Value
 
 
 @primitive("shift_right_arithmetic")
-def _shifted_with_sign(builder: Builder, _: Any, operands: list[Value]) -> Value:
+def _shifted_with_sign(builder: Builder, _: Any, operands: list[Tensor]) -> Tensor:
     """The quotient by a power of two, rounded down: what is divided is first made a multiple of it.
 
     The highest bit is a sign in unsigned types as well.
@@ -97,7 +97,7 @@ def _unsigned(dtype: np.dtype) -> np.dtype:
     return np.dtype(f"uint{8 * dtype.itemsize}")
 
 
-def _largest(amount: Value) -> float:
+def _largest(amount: Tensor) -> float:
     """The largest amount that can occur."""
     if amount.known is None:
         return np.inf

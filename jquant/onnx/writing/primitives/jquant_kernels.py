@@ -23,13 +23,13 @@ from jquant.onnx.writing.integer_products import (
 )
 from jquant.onnx.writing.steps import broadcast, cast, elementwise, joined, reshape, transpose
 from jquant.onnx.writing.table import primitive
-from jquant.onnx.writing.value import Value, known
+from jquant.onnx.writing.tensor import Tensor, known
 
 _FLOAT32 = np.dtype(np.float32)
 
 
 @primitive("integer_dot")
-def _integer_dot(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _integer_dot(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     a, b, *arrays = operands
     points, epilogue, _ = jax.tree.unflatten(equation.params["steps"], arrays)
     if equation.params["transpose_b"]:
@@ -38,26 +38,28 @@ def _integer_dot(builder: Builder, equation: Any, operands: list[Value]) -> Valu
 
 
 @primitive("integer_convolution")
-def _integer_convolution(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _integer_convolution(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     x, w, *arrays = operands
     x_zero_point, w_zero_point, epilogue = jax.tree.unflatten(equation.params["steps"], arrays)
     geometry = equation.params["geometry"]
-    by_patches = builder.model.form == "exact" and geometry.groups == 1
+    by_patches = builder.shared.form == "exact" and geometry.groups == 1
     write = _convolution_by_patches if by_patches else _convolution_by_node
     return write(builder, x, w, x_zero_point, w_zero_point, geometry, epilogue)
 
 
-def _convolution_by_patches(builder: Builder, x: Value, w: Value, x_zero_point, w_zero_point, geometry, epilogue) -> Value:
+def _convolution_by_patches(
+    builder: Builder, x: Tensor, w: Tensor, x_zero_point, w_zero_point, geometry, epilogue
+) -> Tensor:
     product = patches.convolution(builder, x, w, x_zero_point, w_zero_point, geometry)
 
-    def by_column(value: Value) -> Value:
+    def by_column(value: Tensor) -> Tensor:
         return value if is_single(value) else reshape(builder, value, (*(1,) * (product.ndim - 1), product.shape[-1]))
 
     result = followed(builder, jax.tree.map(by_column, epilogue), product)
     return convolution_layouts.restored(builder, result, geometry, channels_last=True)
 
 
-def _convolution_by_node(builder: Builder, x: Value, w: Value, x_zero_point, w_zero_point, geometry, epilogue) -> Value:
+def _convolution_by_node(builder: Builder, x: Tensor, w: Tensor, x_zero_point, w_zero_point, geometry, epilogue) -> Tensor:
     if any(size < 0 for sizes in geometry.windows.padding for size in sizes):
         raise ModelError("a convolution with negative padding is not written")
     x = convolution_layouts.arranged_input(builder, x, geometry)
@@ -66,7 +68,7 @@ def _convolution_by_node(builder: Builder, x: Value, w: Value, x_zero_point, w_z
     w = convolution_layouts.arranged_filter(builder, w, geometry)
     product = integer_convolution(builder, x, w, x_zero_point, w_zero_point, geometry)
 
-    def by_filter(value: Value) -> Value:
+    def by_filter(value: Tensor) -> Tensor:
         return value if is_single(value) else reshape(builder, value, (1, w.shape[0], *(1 for _ in w.shape[2:])))
 
     result = followed(builder, jax.tree.map(by_filter, epilogue), product)
@@ -75,7 +77,7 @@ def _convolution_by_node(builder: Builder, x: Value, w: Value, x_zero_point, w_z
 
 
 @primitive("block_dot")
-def _block_dot(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _block_dot(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     """A batch of products, one for each block, whose results are added up in the order that the kernels promise."""
     a, zero_point, b, epilogue = jax.tree.unflatten(equation.params["tree"], operands)
     blocks = b.scale.shape[-2]
@@ -96,7 +98,7 @@ def _block_dot(builder: Builder, equation: Any, operands: list[Value]) -> Value:
     return followed(builder, epilogue, total)
 
 
-def _padded(builder: Builder, a: Value, zero_point: Value | None, padding: int) -> Value:
+def _padded(builder: Builder, a: Tensor, zero_point: Tensor | None, padding: int) -> Tensor:
     """A, padded to whole blocks by its zero points, of which each row may have its own."""
     if not padding:
         return a
@@ -106,7 +108,7 @@ def _padded(builder: Builder, a: Value, zero_point: Value | None, padding: int) 
     return joined(builder, [a, edge], a.ndim - 1)
 
 
-def _matrix(builder: Builder, b: Any) -> tuple[Value, Value | None]:
+def _matrix(builder: Builder, b: Any) -> tuple[Tensor, Tensor | None]:
     """The integers in blocks, of shape (..., G, block_size, N), as int8 or uint8; and their zero points, (..., G, 1, N).
 
     Where int8 holds the known integers less their zero points, there are none left.
@@ -115,7 +117,7 @@ def _matrix(builder: Builder, b: Any) -> tuple[Value, Value | None]:
     return builder.once(("in blocks", *map(id, leaves)), lambda: (_in_blocks(builder, b), leaves))[0]
 
 
-def _in_blocks(builder: Builder, b: Any) -> tuple[Value, Value | None]:
+def _in_blocks(builder: Builder, b: Any) -> tuple[Tensor, Tensor | None]:
     integers = matrices.in_blocks(builder, matrices.integers(builder, b), b.block_size)
     zero_point = None if b.zero_point is None else _beside_blocks(builder, b.zero_point, -1)
     point = 0 if zero_point is None else zero_point.known
@@ -132,26 +134,26 @@ def _in_blocks(builder: Builder, b: Any) -> tuple[Value, Value | None]:
 _FEW_BYTES = 256  # for which a conversion in the model would be no smaller
 
 
-def _stored(builder: Builder, integers: np.ndarray, label: str) -> Value:
+def _stored(builder: Builder, integers: np.ndarray, label: str) -> Tensor:
     """int8 weights; of those that 4 bits hold, the model holds no more, and a node converts them."""
     narrow = integers.astype(jnp.int4)
     if integers.nbytes <= _FEW_BYTES or not np.array_equal(narrow, integers):
         return known(integers, label)
-    if builder.model.is_fixed and builder.version < kernel_types.SINCE_INT4:
-        builder.model.widened[label] = integers.nbytes // 2
+    if builder.shared.is_fixed and builder.version < kernel_types.SINCE_INT4:
+        builder.shared.widened[label] = integers.nbytes // 2
         return known(integers, label)
     type = jax.ShapeDtypeStruct(integers.shape, integers.dtype)
     to = onnx.TensorProto.INT8
     return builder.node("Cast", [known(narrow, label)], type, since=13, to=to, label=label)
 
 
-def _beside_blocks(builder: Builder, x: Value, axis: int) -> Value:
+def _beside_blocks(builder: Builder, x: Tensor, axis: int) -> Tensor:
     """An array of shape (..., G, N) as (..., G, 1, N), for axis -1; or of shape (..., M, 1) as (..., 1, M, 1), for -2."""
     where = x.ndim + axis
     return reshape(builder, x, (*x.shape[:where], 1, *x.shape[where:]))
 
 
-def _total(builder: Builder, terms: Value, k_parts: int) -> Value:
+def _total(builder: Builder, terms: Tensor, k_parts: int) -> Tensor:
     """The sum over the blocks, the third dimension from the end: of each of the runs in order, and of these in pairs."""
     *batch, blocks, m, n = terms.shape
     parts = [terms]
@@ -161,7 +163,7 @@ def _total(builder: Builder, terms: Value, k_parts: int) -> Value:
         parts = builder.node("Split", [terms, sizes], types, since=13, axis=len(batch), label="term")
     add = functools.partial(elementwise, builder, "Add")
     length = blocks // k_parts
-    runs: Sequence[Value] = [functools.reduce(add, parts[start : start + length]) for start in range(0, blocks, length)]
+    runs: Sequence[Tensor] = [functools.reduce(add, parts[start : start + length]) for start in range(0, blocks, length)]
     while len(runs) > 1:
         runs = [add(*pair) for pair in zip(runs[::2], runs[1::2], strict=True)]
     return reshape(builder, runs[0], (*batch, m, n))

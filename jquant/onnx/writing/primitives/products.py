@@ -10,11 +10,11 @@ import numpy as np
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import cast, computed, is_float, is_unsigned, like, reshape, transpose
 from jquant.onnx.writing.table import primitive
-from jquant.onnx.writing.value import Size, Value
+from jquant.onnx.writing.tensor import Size, Tensor
 
 
 @primitive("dot_general")
-def _product(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _product(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     """MatMul of matrices behind the dimensions of the batch; several dimensions of one kind become one, where they must."""
     type = equation.outvars[0].aval
     a, b = operands
@@ -39,10 +39,10 @@ def _product(builder: Builder, equation: Any, operands: list[Value]) -> Value:
     return reshape(builder, product, type.shape)
 
 
-def matmul(builder: Builder, a: Value, b: Value, shape: Sequence[Size], dtype: np.dtype) -> Value:
+def matmul(builder: Builder, a: Tensor, b: Tensor, shape: Sequence[Size], dtype: np.dtype) -> Tensor:
     """The product in a type: integers wrap, narrow floats are summed in float32. Sums of nothing are 0."""
     if 0 in a.shape[-1:]:  # for which MatMulInteger leaves in its result what was in memory
-        return like(Value(dtype, tuple(shape)), 0)
+        return like(Tensor(dtype, tuple(shape)), 0)
     if not is_float(dtype) and is_byte(a) and is_byte(b):
         type = jax.ShapeDtypeStruct(tuple(shape), np.int32)
         factors = [as_bytes(builder, x) for x in (a, b)]
@@ -54,10 +54,10 @@ def matmul(builder: Builder, a: Value, b: Value, shape: Sequence[Size], dtype: n
     return cast(builder, product, dtype)
 
 
-def as_bytes(builder: Builder, x: Value) -> Value:
+def as_bytes(builder: Builder, x: Tensor) -> Tensor:
     """Integers of a byte or less in a type that MatMulInteger and ConvInteger take."""
     return cast(builder, x, np.uint8 if is_unsigned(x.dtype) else np.int8)
 
 
-def is_byte(x: Value) -> bool:
+def is_byte(x: Tensor) -> bool:
     return x.dtype.itemsize == 1 and not is_float(x.dtype) and x.dtype != np.bool_

@@ -13,7 +13,7 @@ from jquant.jaxprs import Jaxpr
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import cast, computed, elementwise, is_float, is_unsigned, like, reshape, sliced
 from jquant.onnx.writing.table import PRIMITIVES, primitive
-from jquant.onnx.writing.value import Size, Value, known
+from jquant.onnx.writing.tensor import Size, Tensor, known
 
 
 class Monoid(NamedTuple):
@@ -29,14 +29,14 @@ class Monoid(NamedTuple):
     identity: Callable[[np.dtype], Any]
     reduction: tuple[str, int] | None = None
 
-    def joined(self, builder: Builder, a: Value, b: Value) -> Value:
+    def joined(self, builder: Builder, a: Tensor, b: Tensor) -> Tensor:
         operator = self.operators[a.dtype != np.bool_]
         if operator is None:
             raise ModelError("is not written for bool")
         return elementwise(builder, operator, a, b)
 
-    def nothing(self, dtype: np.dtype, shape: Sequence[Size] = ()) -> Value:
-        return like(Value(dtype, tuple(shape)), self.identity(dtype))
+    def nothing(self, dtype: np.dtype, shape: Sequence[Size] = ()) -> Tensor:
+        return like(Tensor(dtype, tuple(shape)), self.identity(dtype))
 
 
 def _lowest(dtype: np.dtype) -> Any:
@@ -63,7 +63,7 @@ MONOIDS = {  # by the primitive of two values
 _OF_BOOL = {"and": "min", "or": "max"}  # reductions of bool that are extremes
 
 
-def reduced(builder: Builder, x: Value, name: str, axes: Sequence[int]) -> Value:
+def reduced(builder: Builder, x: Tensor, name: str, axes: Sequence[int]) -> Tensor:
     """A monoid applied along dimensions."""
     if not axes:
         return x
@@ -84,12 +84,12 @@ def reduced(builder: Builder, x: Value, name: str, axes: Sequence[int]) -> Value
     return computed(builder, operator, [x], type, since=13, axes=axes, keepdims=0)
 
 
-def _halved(builder: Builder, x: Value, monoid: Monoid, axis: int) -> Value:
+def _halved(builder: Builder, x: Tensor, monoid: Monoid, axis: int) -> Tensor:
     """One element along an axis: the two halves are joined until one is left."""
     if not isinstance(x.shape[axis], int):
         raise ModelError("is not written along a dimension whose size is open")
 
-    def part(start: int, limit: int) -> Value:
+    def part(start: int, limit: int) -> Tensor:
         starts, limits = [0] * x.ndim, list(x.shape)
         starts[axis], limits[axis] = start, limit
         return sliced(builder, x, starts, limits, [1] * x.ndim)
@@ -130,7 +130,7 @@ def monoid_of(jaxpr: Jaxpr) -> str:
 
 
 @primitive("reduce")
-def _reduced_by_function(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _reduced_by_function(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     name = monoid_of(jaxprs.closed(equation.params["jaxpr"]).jaxpr)
     x, start = operands  # a single array, as the monoid is one of two values
     result = reduced(builder, x, name, [int(axis) for axis in equation.params["dimensions"]])
@@ -138,7 +138,7 @@ def _reduced_by_function(builder: Builder, equation: Any, operands: list[Value])
 
 
 @primitive("argmax", "argmin")
-def _place(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _place(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     """The first one. What is not a number is passed over, where JAX returns its place."""
     (x,), (axis,) = operands, equation.params["axes"]
     type = equation.outvars[0].aval

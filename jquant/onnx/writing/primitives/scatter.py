@@ -23,7 +23,7 @@ from jquant.onnx.writing.places import (
 )
 from jquant.onnx.writing.steps import cast, computed
 from jquant.onnx.writing.table import primitive
-from jquant.onnx.writing.value import Value
+from jquant.onnx.writing.tensor import Tensor
 
 
 class _Scatter:
@@ -71,14 +71,14 @@ _FUNCTIONS: dict[str, Any] = {
 
 
 @primitive(*_REDUCTIONS)
-def _scatter(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _scatter(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     name, parameters = equation.primitive.name, equation.params
     x, indices, updates = operands
     if name == "scatter" and parameters["update_jaxpr"] is not None:
         raise ModelError("updates by a function of one's own are not written")
     form = _Scatter(parameters, x, updates)
 
-    def scattered(function: Any) -> Value:
+    def scattered(function: Any) -> Tensor:
         return walk.traced(builder, function, *operands)
 
     wide = _carrier(x.dtype, name)

@@ -18,11 +18,11 @@ from jquant.onnx.writing.steps import (
     transpose,
 )
 from jquant.onnx.writing.table import primitive
-from jquant.onnx.writing.value import Value, known
+from jquant.onnx.writing.tensor import Tensor, known
 
 
 @primitive("reshape", "squeeze")
-def _reshaped(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _reshaped(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     """The elements in their order; `jax.lax.reshape` may ask for another order of the dimensions first."""
     (x,) = operands
     if equation.primitive.name == "reshape" and equation.params["dimensions"] is not None:
@@ -31,40 +31,40 @@ def _reshaped(builder: Builder, equation: Any, operands: list[Value]) -> Value:
 
 
 @primitive("transpose")
-def _transposed(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _transposed(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     return transpose(builder, operands[0], equation.params["permutation"])
 
 
 @primitive("broadcast_in_dim")
-def _broadcast(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _broadcast(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     return broadcast(builder, operands[0], equation.outvars[0].aval.shape, equation.params["broadcast_dimensions"])
 
 
 @primitive("concatenate")
-def _joined(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _joined(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     return joined(builder, operands, equation.params["dimension"])
 
 
 @primitive("stack")
-def _stacked(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _stacked(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     axis = equation.params["axis"]
     parts = [reshape(builder, x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in operands]
     return joined(builder, parts, axis)
 
 
 @primitive("unstack")
-def _unstacked(builder: Builder, equation: Any, operands: list[Value]) -> list[Value]:
+def _unstacked(builder: Builder, equation: Any, operands: list[Tensor]) -> list[Tensor]:
     (x,), axis = operands, equation.params["axis"]
     parts = _parts(builder, x, [1] * len(equation.outvars), axis)
     return [reshape(builder, part, (*x.shape[:axis], *x.shape[axis + 1 :])) for part in parts]
 
 
 @primitive("split")
-def _split(builder: Builder, equation: Any, operands: list[Value]) -> list[Value]:
+def _split(builder: Builder, equation: Any, operands: list[Tensor]) -> list[Tensor]:
     return _parts(builder, operands[0], [int(size) for size in equation.params["sizes"]], equation.params["axis"])
 
 
-def _parts(builder: Builder, x: Value, sizes: list[int], axis: int) -> list[Value]:
+def _parts(builder: Builder, x: Tensor, sizes: list[int], axis: int) -> list[Tensor]:
     if len(sizes) == 1:
         return [x]
     types = [jax.ShapeDtypeStruct((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype) for size in sizes]
@@ -72,19 +72,19 @@ def _parts(builder: Builder, x: Value, sizes: list[int], axis: int) -> list[Valu
 
 
 @primitive("slice")
-def _sliced(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _sliced(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     (x,), parameters = operands, equation.params
     strides = parameters["strides"] or (1,) * x.ndim
     return sliced(builder, x, parameters["start_indices"], parameters["limit_indices"], strides)
 
 
 @primitive("rev")
-def _reversed(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _reversed(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     return reversed_along(builder, operands[0], [int(dimension) for dimension in equation.params["dimensions"]])
 
 
 @primitive("pad")
-def _padded(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _padded(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     x, number = operands
     config = equation.params["padding_config"]
     x = spread(builder, x, number, [int(interior) + 1 for _, _, interior in config])
@@ -96,7 +96,7 @@ def _size_of(number: Any) -> Any:
     return int(number) if isinstance(number, np.integer) else number
 
 
-def spread(builder: Builder, x: Value, number: Value, distances: list[int]) -> Value:
+def spread(builder: Builder, x: Tensor, number: Tensor, distances: list[int]) -> Tensor:
     """`x` with a number between its elements, which are then so far apart in each dimension."""
     for dimension, distance in enumerate(distances):
         if distance == 1:
@@ -113,7 +113,7 @@ def spread(builder: Builder, x: Value, number: Value, distances: list[int]) -> V
 
 
 @primitive("tile")
-def _tiled(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _tiled(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     (x,), counts = operands, equation.params["reps"]
     type = equation.outvars[0].aval
     x = reshape(builder, x, (1,) * (len(counts) - x.ndim) + x.shape)
@@ -121,7 +121,7 @@ def _tiled(builder: Builder, equation: Any, operands: list[Value]) -> Value:
 
 
 @primitive("iota")
-def _counted(builder: Builder, equation: Any, _: list[Value]) -> Value:
+def _counted(builder: Builder, equation: Any, _: list[Tensor]) -> Tensor:
     """Reached for open sizes alone, as the others are known."""
     type, dimension = equation.outvars[0].aval, equation.params["dimension"]
     size = type.shape[dimension]
@@ -132,6 +132,6 @@ def _counted(builder: Builder, equation: Any, _: list[Value]) -> Value:
 
 
 @primitive("dim_as_value")
-def _size(builder: Builder, equation: Any, _: list[Value]) -> Value:
+def _size(builder: Builder, equation: Any, _: list[Tensor]) -> Tensor:
     aval = equation.outvars[0].aval
     return reshape(builder, cast(builder, builder.size(equation.params["dim"]), np.dtype(aval.dtype)), ())

@@ -9,11 +9,11 @@ import numpy as np
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import cast, computed, elementwise, is_float, like, where
 from jquant.onnx.writing.table import primitive
-from jquant.onnx.writing.value import Value
+from jquant.onnx.writing.tensor import Tensor
 
 
 @primitive("sort")
-def _sorted(builder: Builder, equation: Any, operands: list[Value]) -> Sequence[Value]:
+def _sorted(builder: Builder, equation: Any, operands: list[Tensor]) -> Sequence[Tensor]:
     """Sorted by the last key first: what is equal keeps its order."""
     dimension, keys = equation.params["dimension"], equation.params["num_keys"]
     values = operands
@@ -29,7 +29,7 @@ def _sorted(builder: Builder, equation: Any, operands: list[Value]) -> Sequence[
     return values
 
 
-def _ordered(builder: Builder, key: Value) -> Value:
+def _ordered(builder: Builder, key: Tensor) -> Tensor:
     """Numbers in the same order, in which what is not a number comes last: greater than infinity, in a wider type."""
     if not is_float(key.dtype):
         return key
@@ -39,7 +39,7 @@ def _ordered(builder: Builder, key: Value) -> Value:
     return where(builder, elementwise(builder, "IsNaN", single, dtype=np.bool_), like(wide, np.inf), below)
 
 
-def _extremes(builder: Builder, x: Value, count: Any, dimension: int, *, largest: bool) -> list[Value]:
+def _extremes(builder: Builder, x: Tensor, count: Any, dimension: int, *, largest: bool) -> list[Tensor]:
     """The first elements in order, and their places; of equal ones, the first comes first."""
     shape = (*x.shape[:dimension], count, *x.shape[dimension + 1 :])
     types = [jax.ShapeDtypeStruct(shape, dtype) for dtype in (x.dtype, np.int64)]
@@ -48,7 +48,7 @@ def _extremes(builder: Builder, x: Value, count: Any, dimension: int, *, largest
 
 
 @primitive("top_k")
-def _largest(builder: Builder, equation: Any, operands: list[Value]) -> Sequence[Value]:
+def _largest(builder: Builder, equation: Any, operands: list[Tensor]) -> Sequence[Tensor]:
     """What is not a number has no certain place, where it comes first in JAX."""
     (x,), parameters = operands, equation.params
     values, places = _extremes(builder, x, parameters["k"], parameters["axis"] % x.ndim, largest=True)

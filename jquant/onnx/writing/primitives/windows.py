@@ -15,7 +15,7 @@ from jquant.onnx.writing.primitives.reductions import MONOIDS, Monoid, monoid_of
 from jquant.onnx.writing.primitives.shapes import spread
 from jquant.onnx.writing.steps import computed, elementwise, is_float, like, padded, reshape, sliced, transpose
 from jquant.onnx.writing.table import primitive
-from jquant.onnx.writing.value import Value, is_static
+from jquant.onnx.writing.tensor import Tensor, is_static
 from jquant.onnx.writing.windows import attributes as window_attributes
 
 _NAMES = {"reduce_window_sum": "add", "reduce_window_max": "max", "reduce_window_min": "min"}
@@ -39,7 +39,7 @@ class Window(NamedTuple):
 
 
 @primitive("reduce_window_sum", "reduce_window_max", "reduce_window_min", "reduce_window")
-def _pooled(builder: Builder, equation: Any, operands: list[Value]) -> Value:
+def _pooled(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     x, *starts = operands
     parameters, name = equation.params, _NAMES.get(equation.primitive.name)
     if name is None:
@@ -61,7 +61,7 @@ def _pooled(builder: Builder, equation: Any, operands: list[Value]) -> Value:
     return _joined_parts(builder, monoid, x, windows) if pooled is None else pooled
 
 
-def _pool(builder: Builder, name: str, x: Value, windows: Sequence[Window], type: Any) -> Value | None:
+def _pool(builder: Builder, name: str, x: Tensor, windows: Sequence[Window], type: Any) -> Tensor | None:
     """MaxPool, or AveragePool times the size of a window, which both have 1 to 3 dimensions behind two others."""
     spatial = [d for d, window in enumerate(windows) if window.changes]
     others = [d for d in range(x.ndim) if d not in spatial]
@@ -81,7 +81,7 @@ def _pool(builder: Builder, name: str, x: Value, windows: Sequence[Window], type
     return transpose(builder, pooled, np.argsort(order).tolist())
 
 
-def _pool_of(builder: Builder, name: str, x: Value, windows: Sequence[Window], shape: tuple[int, ...]) -> Value:
+def _pool_of(builder: Builder, name: str, x: Tensor, windows: Sequence[Window], shape: tuple[int, ...]) -> Tensor:
     strides, dilations, padding = zip(*((window.stride, window.dilation, window.padding) for window in windows), strict=True)
     attributes = {
         "kernel_shape": [window.size for window in windows],
@@ -99,7 +99,7 @@ def _pool_of(builder: Builder, name: str, x: Value, windows: Sequence[Window], s
     return elementwise(builder, "Neg", largest)
 
 
-def _joined_parts(builder: Builder, monoid: Monoid, x: Value, windows: Sequence[Window]) -> Value:
+def _joined_parts(builder: Builder, monoid: Monoid, x: Tensor, windows: Sequence[Window]) -> Tensor:
     """One dimension after the other: the first elements of all windows, joined with the second ones, and so on."""
     x = padded(builder, x, monoid.nothing(x.dtype), [window.padding for window in windows])
     for dimension, window in enumerate(windows):

@@ -12,7 +12,7 @@ Size = Any  # an integer, or a symbolic size of `jax.export`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Value:
+class Tensor:
     """An array of the function: known, or computed by the graph.
 
     Attributes:
@@ -28,7 +28,7 @@ class Value:
     name: str | None = None
     known: np.ndarray | None = None
     label: str = ""
-    small: "Value | None" = None
+    small: "Tensor | None" = None
 
     @property
     def ndim(self) -> int:
@@ -53,16 +53,16 @@ def is_key(value: Any) -> bool:
     return jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.extended)
 
 
-def known(array: Any, label: str = "") -> Value:
+def known(array: Any, label: str = "") -> Tensor:
     """A value whose elements are known."""
     array = array if is_key(array) else np.asarray(array)
-    return Value(array.dtype, array.shape, known=array, label=label)
+    return Tensor(array.dtype, array.shape, known=array, label=label)
 
 
 def all_known(*trees: Any) -> bool:
     """Whether all values in some trees are known, so that what follows from them is computed while the graph is written."""
-    leaves = jax.tree.leaves(trees, is_leaf=lambda leaf: isinstance(leaf, Value))
-    return all(leaf.is_known for leaf in leaves if isinstance(leaf, Value))
+    leaves = jax.tree.leaves(trees, is_leaf=lambda leaf: isinstance(leaf, Tensor))
+    return all(leaf.is_known for leaf in leaves if isinstance(leaf, Tensor))
 
 
 def is_static(shape: Sequence[Size]) -> bool:
