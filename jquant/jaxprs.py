@@ -77,7 +77,7 @@ def evaluate(program: Program, *inputs: Any) -> list[Any]:
 
 
 def without_dead_code(function: Callable) -> Callable:
-    """The same function, for the body of a `jax.lax.while_loop`, whose dead code JAX 0.10 keeps, with all that it reads."""
+    """A function without its dead code and what that reads, which JAX 0.10 keeps in the body of a `jax.lax.while_loop`."""
 
     def alive(*arguments: Any) -> Any:
         program, outputs = trace(function, *arguments)
@@ -216,7 +216,7 @@ def programs(equation: Equation) -> Iterator[Jaxpr]:
 
 
 def closed_programs(equation: Equation) -> Iterator[Program]:
-    """The same, with their constants."""
+    """All programs in the parameters of an equation, with their constants."""
     for leaf in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program):
         if _is_program(leaf):
             yield closed(leaf)

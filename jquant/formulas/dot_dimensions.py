@@ -27,7 +27,7 @@ class DotDimensions(NamedTuple):
         return (self.lhs_contracting, self.rhs_contracting), (self.lhs_batch, self.rhs_batch)
 
     def in_order_of_lhs(self) -> "DotDimensions":
-        """The same product, with its sums in the order in which the elements of `lhs` are stored."""
+        """A product with its sums in the order in which the elements of `lhs` are stored."""
         pairs = sorted(zip(self.lhs_contracting, self.rhs_contracting, strict=True))
         lhs_contracting, rhs_contracting = zip(*pairs, strict=True) if pairs else ((), ())
         return self._replace(lhs_contracting=lhs_contracting, rhs_contracting=rhs_contracting)

@@ -46,7 +46,7 @@ def _largest(axes: tuple[int, ...], x: jax.Array) -> tuple[jax.Array]:
 
 
 def _largest_in_pairs(axes: tuple[int, ...], x: jax.Array) -> tuple[jax.Array]:
-    """The same, with two floats read as integers in each step: XLA:CPU would convert all elements before the reduction."""
+    """`_largest`, reading two floats as integers in each step: XLA:CPU would convert all elements before it reduces."""
 
     def larger(a: jax.Array, b: jax.Array) -> jax.Array:
         a, b = (bitcast_unguarded(side, jnp.int32) & float_bits.MAGNITUDE for side in (a, b))
@@ -79,7 +79,7 @@ def _largest_flipped(axis: int, x: jax.Array, flipped: jax.Array) -> Sequence[ja
 
 
 def _largest_or_smallest(axis: int, x: jax.Array, flipped: jax.Array) -> Sequence[jax.Array]:
-    """The same, by one reduction to both. XLA:CPU would write flipped integers to memory before it reduces them."""
+    """`_largest_flipped`, by one reduction to both extremes: XLA:CPU would write flipped integers to memory before it."""
     dimension = x.ndim + axis
     initial = np.uint8(0), np.uint8(0xFF)
     extremes = lax.reduce((x, x), initial, lambda a, b: (lax.max(a[0], b[0]), lax.min(a[1], b[1])), (dimension,))
@@ -112,7 +112,7 @@ def _maxima_at_once(axes: tuple[int, ...], *operands: jax.Array) -> Sequence[jax
 
 
 def _maxima_separately(axes: tuple[int, ...], *operands: jax.Array) -> Sequence[jax.Array]:
-    """The same on a mesh: XLA would gather the results of a single reduction, but combines those of two."""
+    """`_maxima_at_once` on a mesh: XLA would gather the results of a single reduction, but combines those of two."""
     return [x.max(axes, initial=0) for x in operands]
 
 

@@ -26,7 +26,7 @@ class Granularity(NamedTuple):
         return Quantized(x.values, *self._repeated(parameters, x.values.shape))
 
     def expand_output(self, output: ScaleZeroPoint, shape: tuple[int, ...]) -> ScaleZeroPoint:
-        """The same for the quantization of a tensor of shape `shape`; the scale in float32 unless it is E8M0."""
+        """The quantization of a tensor of this shape, expanded like `expand`'s; the scale in float32 unless it is E8M0."""
         # Widened before it is expanded, so that XLA:GPU divides and corrects the quotient in one kernel.
         scale = output.scale if output.scale.dtype == e8m0.DTYPE else exact.widen(output.scale)
         return self._repeated(output._replace(scale=scale), shape)

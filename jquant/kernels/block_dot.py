@@ -150,7 +150,7 @@ def _pairwise_sum_of_slices(sums: jax.Array) -> tuple[jax.Array]:
 
 
 def _pairwise_sum_across_devices(sums: jax.Array) -> tuple[jax.Array]:
-    """The same over several devices: collected by one integer sum, in which the sum of a run is 0 on all other devices.
+    """`_pairwise_sum` over several devices: collected by one integer sum, in which a run's sum is 0 on other devices.
 
     XLA would send each slice separately.
     """

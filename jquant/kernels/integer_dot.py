@@ -102,7 +102,7 @@ def _consecutive_parts(x: jax.Array, axis: int) -> Iterator[jax.Array]:
 
 
 def _interleaved_parts(x: jax.Array, axis: int) -> Iterator[jax.Array]:
-    """The same with every n-th element in a part, if n divides K: where a mesh splits K, no element moves."""
+    """Parts of every n-th element, if n divides K: where a mesh splits K, no element moves."""
     k, n = x.shape[axis], -(-x.shape[axis] // _LONGEST_K)
     if k % n:
         return _consecutive_parts(x, axis)

@@ -97,7 +97,7 @@ def _product_and_sums_at_once(product: Callable, a: jax.Array, b: jax.Array) -> 
 
 
 def _product_and_sums_separately(product: Callable, a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The same in two steps, for rows that are split over devices: no row can be added to them without moving them."""
+    """The product, then the sums, for rows split over devices: none can be added to them without moving them."""
     a_b, column_sums = product(a, b), column_sum(b)
     return a_b, jnp.broadcast_to(column_sums, (*a_b.shape[:-2], *column_sums.shape[-2:]))
 

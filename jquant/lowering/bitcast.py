@@ -38,7 +38,7 @@ def bitcast(x: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def bitcast_unguarded(x: jax.Array, dtype: np.dtype) -> jax.Array:
-    """The same for an `x` that is not the result of a transposition.
+    """`bitcast` for an `x` that is not the result of a transposition.
 
     That holds in the bodies of kernels and of reductions, for the result of a clamp or of a seal, and for whatever was
     computed from results of `bitcast` alone.

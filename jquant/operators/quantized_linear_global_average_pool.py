@@ -43,7 +43,7 @@ def _sums(rank: int, x: jax.Array) -> tuple[jax.Array]:
 
 
 def _sums_on_cpu(rank: int, x: jax.Array) -> tuple[jax.Array]:
-    """The same, in terms that LLVM computes in vectors: rows, then the elements of their sum; or else a product with ones.
+    """The sums in terms that LLVM computes in vectors: rows, then the elements of their sum; or else a product with ones.
 
     Apart from the sums, which are computed one after another, their quantization is done in vectors, too.
     """

@@ -70,7 +70,7 @@ def _by_tables(below: jax.Array, scale: jax.Array, output: ScaleZeroPoint, dtype
 
 
 def _elementwise(below: jax.Array, scale: jax.Array, output: ScaleZeroPoint, dtype: np.dtype, axis: int) -> jax.Array:
-    """The same, with an exponential computed for each element: for TPUs, which look up numbers slowly."""
+    """The formula with an exponential computed for each element: for TPUs, which look up numbers slowly."""
     exponentials = _exponentials(below.astype(jnp.float32), scale)
     bits = fixed_point.digit_bits(below.shape[axis])
     reciprocal = _reciprocal_of_sum(_digits(exponentials, bits), bits, axis)

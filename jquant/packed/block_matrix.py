@@ -125,7 +125,7 @@ class PackedBlockMatrix:
         return stored.astype(jnp.int16) - np.int16(matrix.offset)
 
     def n_minor(self) -> "PackedBlockMatrix":
-        """The same matrix in `Layout.WORDS` or `Layout.BYTES`."""
+        """This matrix in `Layout.WORDS` or `Layout.BYTES`."""
         if self.layout not in _N_MINOR:
             return self
         data = jnp.swapaxes(self.data, -1, -2)
@@ -133,7 +133,7 @@ class PackedBlockMatrix:
         return dataclasses.replace(self, data=data, layout=_N_MINOR[self.layout])
 
     def k_major(self) -> "PackedBlockMatrix":
-        """The same matrix in `Layout.K_MAJOR_WORDS` or `Layout.K_MAJOR_BYTES`."""
+        """This matrix in `Layout.K_MAJOR_WORDS` or `Layout.K_MAJOR_BYTES`."""
         if self.layout not in _K_MAJOR:
             return self
         data = self.data ^ packed_int4.SIGN_BITS if self.layout in _WORDS else self.data

@@ -308,7 +308,7 @@ class QuantizedFunction:
         raise TransformError(f"{ours} sites from those of the quantized parameters: {differing}.{cause}")
 
     def _same_recorded_sites(self, plan: Plan, inputs: tuple[Any, ...], names: list[str]) -> tuple[Plan, list[str]]:
-        """The same in a program that records calls, whose weights are formulas: they are compared as compilers get them."""
+        """`_same_sites` where calls are recorded, so that weights are formulas: they are compared as compilers get them."""
         with recording.inactive():
             compiled = traced.analyze(self._function._replace(name=self.__name__), self._parameters, inputs).plan
         differ = same_sites.fitted(self._plan, compiled)[1]

@@ -151,7 +151,7 @@ def _by_chunks(a: jax.Array, weights: PackedBlockMatrix, dtype: np.dtype) -> jax
 
 
 def _with_short_blocks(weights: PackedBlockMatrix) -> PackedBlockMatrix:
-    """The same weights in blocks that fit into a chunk: longer blocks are divided, and their scales repeated."""
+    """Weights in blocks that fit into a chunk: longer blocks are divided, and their scales repeated."""
     size, per_row = weights.block_size, ROWS_PER_ELEMENT[weights.layout]
     part = per_row * largest_divisor(size // per_row, _CHUNK // per_row)
     if size <= _CHUNK or part < _UNROLLED:  # products of a few rows at a time would take too long

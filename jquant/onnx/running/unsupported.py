@@ -32,7 +32,7 @@ def problems(graph: Graph, overrides: Mapping[str, Converter], constants: Collec
 
 
 def _reasons(node: Node, overrides: Mapping[str, Converter]) -> Iterator[str]:
-    """What of a node is not supported."""
+    """Why a node is not supported."""
     entry = registry.find(node)
     if entry is None:
         reason = registry.REFUSED.get(node.qualified_operator)

@@ -187,7 +187,7 @@ class WeightGraph:
         return self._operation(equation, inputs, output, levels, aval.shape, dtype)
 
     def _cast(self, cast: WeightNode, node: WeightNode) -> WeightNode:
-        """The same cast, of another node. Casts come after what moves elements, so that `root` finds the parameter."""
+        """`cast` applied to another node. Casts come after what moves elements, so that `root` finds the parameter."""
         assert isinstance(cast.operation, Operation)
         return self._operation(cast.operation.equation, [node], 0, node.levels, node.shape, cast.dtype)
 
@@ -212,7 +212,7 @@ class WeightGraph:
 
 
 def _digest(value: Any) -> str:
-    """The same for arrays of the same type and bytes. One that has no bytes here, such as a tracer, equals itself alone."""
+    """A text that arrays of equal type and bytes share. One that has no bytes here, such as a tracer, equals itself alone."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError):

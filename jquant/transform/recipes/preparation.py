@@ -81,11 +81,11 @@ class Preparation(NamedTuple):
 
     @property
     def observing(self) -> str:
-        """What of it needs statistics, for messages."""
+        """The steps that need statistics, for messages."""
         return " and ".join(filter(None, [self.smoothed, "rounded by GPTQ" if self.rounding is not None else ""]))
 
     def of_table(self) -> "Preparation":
-        """What of it applies to a table that is looked up, which has no input to measure or to change."""
+        """The steps that apply to a table that is looked up, which has no input to measure or to change."""
         return Preparation(searches_range=self.searches_range)
 
 

@@ -103,7 +103,7 @@ class Source:
         raise TransformError(f"{self._name}: {message}: calibrate with more rows, or pass weight_rounding=('GPTQ', damping)")
 
     def _identity(self, number: int) -> int:
-        """The same for two names of one array."""
+        """A key that two names of one array share."""
         return id(self._parameters.leaves[number])
 
     def _let_go(self, leaves: Mapping[int, Any], uses: collections.Counter[int]) -> None:
