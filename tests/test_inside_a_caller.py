@@ -70,23 +70,27 @@ def names() -> list:
 
 @pytest.mark.parametrize("name", names())
 def test_equals_the_formula(name, elements, count, gate, full):
-    """Between two products; in the gate, a case in half of its programs; in the full run, in all of them."""
-    case, all_programs = (CASES | VARIANTS)[name], full or (gate and name in CASES)
+    """All programs in the full run.
+
+    In the gate, a case is between a product, or nothing, and a sum: once its parameters are traced, and once constant. Other
+    cases and variants are between two products, in both ways.
+    """
+    case, in_gate = (CASES | VARIANTS)[name], gate and name in CASES and not full
     programs = 0
     all_befores = befores(case.arguments(rows=case.rows_of(elements if name in CASES else elements // 4)))
-    for first, (arguments, before) in enumerate(all_befores if all_programs else all_befores[-1:]):
+    for number, (arguments, before) in enumerate(all_befores if full or in_gate else all_befores[-1:]):
         with np.errstate(all="ignore"):
             result = case.formula(*on_first_floats(before, arguments))
-        results_are_floats = any(map(is_float, jax.tree.leaves(result)))
-        afters = AFTERS if results_are_floats else AFTERS[:1]
-        for last, after in enumerate(afters if all_programs else afters[-1:]):
+        afters = AFTERS if any(map(is_float, jax.tree.leaves(result))) else AFTERS[:1]
+        for after in afters if full else afters[:2][-1:] if in_gate else afters[-1:]:
             with np.errstate(all="ignore"):
                 expected = jax.tree.map(after, result)
-            if full or not all_programs or (first + last) % 2:
+            is_alone = in_gate and len(all_befores) > 1
+            if not is_alone or number == 0:
                 traced = jax.jit(program(case, before, after))(*arguments)
                 assert_equal(traced, expected, "parameters traced", subnormals=False)
                 programs += 1
-            if full or not all_programs or (first + last) % 2 == 0:  # one of them with a product before and a sum after
+            if not is_alone or number == 1:
                 tensors = [value for index, value in enumerate(arguments) if index in case.rows]
                 constant = jax.jit(with_constants(case, arguments, program(case, before, after)))(*tensors)
                 assert_equal(constant, expected, "parameters constant", subnormals=False)

@@ -22,12 +22,12 @@ from jquant import cases
 
 COUNT = 3  # calls that a transformation batches
 every_case = pytest.mark.parametrize("name", cases.CASES)
-one_case_in_five = one_in(5, "name", cases.CASES, first=1, gate=2)
+one_case_in_five = one_in(5, "name", cases.CASES, first=1, gate=4)
 
 
 def one_case_in_seven(first: int):
-    """For transformations that repeat or split what `jit` compiles; the gate runs more than half of the cases of each."""
-    return one_in(7, "name", cases.CASES, first=first, gate=2)
+    """For transformations that repeat or split what `jit` compiles; the gate runs a third of the cases of each."""
+    return one_in(7, "name", cases.CASES, first=first, gate=4)
 
 
 def drawn(case: cases.Case) -> list[tuple]:

@@ -84,7 +84,7 @@ def extremes(problem: Problem, a, b, b_zero_point=None) -> Problem:
 EVERY_TYPE = list(itertools.product((1, 9), (*NARROW, *BYTES), BYTES, (False, True), (False, True)))
 
 
-@one_in(19, ("rows", "b_dtype", "a_dtype", "a_has_zero_point", "b_has_zero_point"), EVERY_TYPE, gate=3)
+@one_in(19, ("rows", "b_dtype", "a_dtype", "a_has_zero_point", "b_has_zero_point"), EVERY_TYPE, gate=7)
 def test_types_and_zero_points(rows, b_dtype, a_dtype, a_has_zero_point, b_has_zero_point):
     """One row and many rows, and words of 4 bits and bytes, have different implementations."""
     options = {"a_dtype": a_dtype, "b_dtype": b_dtype, "with_zero_points": (a_has_zero_point, b_has_zero_point)}
@@ -94,7 +94,7 @@ def test_types_and_zero_points(rows, b_dtype, a_dtype, a_has_zero_point, b_has_z
 WITH_A_MINIMUM = list(itertools.product((1, 9), (*NARROW, *BYTES), BYTES, (False, True), (32, 20, 7, 90)))
 
 
-@one_in(11, ("rows", "b_dtype", "a_dtype", "a_has_zero_point", "block_size"), WITH_A_MINIMUM, gate=3)
+@one_in(11, ("rows", "b_dtype", "a_dtype", "a_has_zero_point", "block_size"), WITH_A_MINIMUM, gate=7)
 def test_a_minimum(rows, b_dtype, a_dtype, a_has_zero_point, block_size):
     """Of whole blocks, and of a last block that is partial: its padding adds nothing."""
     options = {"a_dtype": a_dtype, "b_dtype": b_dtype, "with_zero_points": (a_has_zero_point, False)}
@@ -146,7 +146,7 @@ EVERY_LEAF = list(itertools.product((1, 2, 20), (jnp.uint4, np.int8), (64, 90), 
 
 
 @pytest.mark.gate
-@one_in(9, ("rows", "b_dtype", "k", "has_minimum"), EVERY_LEAF, gate=2)
+@one_in(9, ("rows", "b_dtype", "k", "has_minimum"), EVERY_LEAF, gate=5)
 def test_each_operand_mapped_alone(rows, b_dtype, k, has_minimum):
     options = {"with_zero_points": (True, not has_minimum), "with_minimum": has_minimum}
     p = Problem(0, (rows, k, 3), 32, a_dtype=np.uint8, b_dtype=b_dtype, **options)

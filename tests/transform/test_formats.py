@@ -107,7 +107,7 @@ def test_the_numbers_that_are_stored(scheme, count):
     count("stored numbers", weights.size)
 
 
-@one_in(23, "scheme", schemes(), ids=title, gate=5)
+@one_in(23, "scheme", schemes(), ids=title, gate=11)
 def test_looked_up_rows(scheme):
     """With the parameters in 16 bits, and beyond the table."""
     table, indices = Draw(2).weights(24, 45).astype(np.float16), np.int32([[0, 23, 5], [-1, -30, 40]])

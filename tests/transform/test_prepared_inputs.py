@@ -87,7 +87,7 @@ def quantized_product(letters, dtype, scheme, **options):
     return quantized_apply, stored, params, x, by_hand
 
 
-@one_in(63, ("letters", "scheme", "dtype"), itertools.product(LAYOUTS, INTEGERS, TYPES), gate=16)
+@one_in(63, ("letters", "scheme", "dtype"), itertools.product(LAYOUTS, INTEGERS, TYPES), gate=40)
 def test_products_of_integers(letters, scheme, dtype, count):
     """Both compositions: eagerly, jitted, rematerialized, mapped, and exported for any number of rows."""
     quantized_apply, stored, _, x, by_hand = quantized_product(letters, dtype, INTEGERS[scheme])
@@ -107,7 +107,7 @@ def test_products_of_integers(letters, scheme, dtype, count):
     count("products of smoothed and rotated inputs", 7 * expected.size)
 
 
-@one_in(31, ("letters", "scheme", "dtype"), itertools.product(LAYOUTS, FLOATS, TYPES), gate=12)
+@one_in(31, ("letters", "scheme", "dtype"), itertools.product(LAYOUTS, FLOATS, TYPES), gate=24)
 def test_products_of_floats(letters, scheme, dtype, count):
     """The composition of public operators, eagerly. (Compiled, XLA may add in another order.)"""
     quantized_apply, stored, _, x, by_hand = quantized_product(letters, dtype, FLOATS[scheme])

@@ -212,7 +212,7 @@ class WeightGraph:
 
 
 def _digest(value: Any) -> str:
-    """A text that arrays of equal type and bytes share. One that has no bytes here, such as a tracer, equals itself alone."""
+    """A text that arrays of equal type and bytes share. What has no bytes here, such as a tracer, equals itself alone."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError):
