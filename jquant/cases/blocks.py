@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
 from jquant.cases.case import CHANNELS, FLOATS, Case
 from jquant.packed.block_matrix import Layout, PackedBlockMatrix
+from jquant.reference import blocks as reference
 
 BLOCK = 32
 

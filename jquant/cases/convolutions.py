@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
 from jquant.cases.case import Case
+from jquant.reference import convolutions as reference
 
 FILTERS, SIZE = 4, 7
 CHANNELS_LAST = "NHWC", "HWIO", "NHWC"

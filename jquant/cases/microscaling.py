@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
 from jquant.cases.case import Case
 from jquant.lowering.bitcast import bitcast_unguarded
+from jquant.reference import microscaling as reference
 from jquant.reference import narrow_floats
 
 WIDTH = 40  # one block of 32, or two of 16, and a partial one

@@ -6,9 +6,9 @@ import itertools
 import numpy as np
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
 from jquant.cases.case import CHANNELS, Case
+from jquant.reference import nonlinear as reference
 
 FLOAT64_COST = 4  # of a formula with float64 exponentials
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
 from jquant.cases.case import CHANNELS, FLOATS, Case
+from jquant.reference import products as reference
 
 DEPTH = 96
 

@@ -12,10 +12,11 @@ import numpy as np
 from jax import lax
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
 from jquant.cases.blocks import packed, unpacked
 from jquant.cases.case import CHANNELS, FLOATS, Case
+from jquant.reference import linear
+from jquant.reference import weight_only as reference
 
 BLOCK = 16
 DEPTH, BLOCKS = 40, 3  # the last block is partial
@@ -75,7 +76,7 @@ def packed_formula(a, matrix, bias):
     """The reference of `matmul_n_bits` with a packed matrix."""
     integers, zero_point = unpacked(matrix)
     scale, zero_point = np.asarray(matrix.scale), np.asarray(0 if zero_point is None else zero_point)
-    weights = reference.dequantize_linear(integers, scale, zero_point, axis=0, block_size=BLOCK)
+    weights = linear.dequantize_linear(integers, scale, zero_point, axis=0, block_size=BLOCK)
     if matrix.minimum is not None:
         weights = weights + np.repeat(np.asarray(matrix.minimum), BLOCK, axis=0)[: len(weights)].astype(np.float32)
     return reference.matmul_with_weights(a, weights, bias)

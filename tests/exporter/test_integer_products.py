@@ -16,9 +16,9 @@ from support.sampling import one_in
 from support.saturation import need_exact_products
 
 import jquant
-from jquant import reference
 from jquant.cases import CASES, VARIANTS, Case
 from jquant.packed.matrix import PackedMatrix
+from jquant.reference import products as reference
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
