@@ -113,6 +113,7 @@ def dynamic_quantize_rows(input_dtype, dtype, *, symmetric: bool) -> Case:
         functools.partial(jquant.dynamic_quantize_linear, output_dtype=dtype, feature_level="EXTENDED", **options),
         functools.partial(dynamic_quantize_linear, dtype=dtype, **options),
         draw,
+        elementwise=False,  # the ranges of short rows are as large as the tensor
     )
 
 
@@ -134,7 +135,7 @@ def scale_and_zero_point(dtype, **options) -> Case:
     def function(low, high):
         return jquant.scale_and_zero_point(low, high, dtype, **options)
 
-    return Case(function, formula, draw, rows=(0, 1))
+    return Case(function, formula, draw, rows=(0, 1), elementwise=False)
 
 
 SYMMETRIC = {"symmetric": True, "narrow_range": True}

@@ -45,6 +45,7 @@ def softmax(dtype, *sizes: int) -> Case:
         lambda rng, rows: draw(rng, dtype, rows, *sizes),
         divisor=output_scale,
         cost=FLOAT64_COST,
+        elementwise=False,
     )
 
 
@@ -57,6 +58,7 @@ def average_pool(draw, dtype) -> Case:
         functools.partial(reference.quantized_linear_average_pool, **WINDOWS, include_padding=False, dtype=dtype),
         draw,
         divisor=output_scale,
+        elementwise=False,
     )
 
 
@@ -74,6 +76,7 @@ def global_average_pool(dtype) -> Case:
         reference.quantized_linear_global_average_pool,
         lambda rng, rows: draw(rng, dtype, rows, CHANNELS, 3, 4),
         divisor=output_scale,
+        elementwise=False,
     )
 
 

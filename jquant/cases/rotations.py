@@ -22,6 +22,7 @@ def hadamard_transform(*shape: int, dtype: Any = np.float32, **options: int) -> 
         functools.partial(jquant.hadamard_transform, **options),
         functools.partial(reference.hadamard_transform, **options),
         draw,
+        elementwise=False,  # the sums of every three stages are stored
     )
 
 

@@ -121,7 +121,13 @@ def per_channel(function, formula, output_type, *, collectives=(), requested=Fal
         output_range = (np.float32(rng.uniform(-0.3, -0.1)), np.float32(rng.uniform(0.1, 0.3))) if requested else ()
         return draw_accumulators(rng, rows), np.minimum(low, high), np.maximum(low, high), *output_range
 
-    return Case(function, lambda *arguments: output_type(*formula(*arguments)), draw, collectives=collectives)
+    return Case(
+        function,
+        lambda *arguments: output_type(*formula(*arguments)),
+        draw,
+        collectives=collectives,
+        elementwise=requested,
+    )
 
 
 def computed_range(function, formula, output_type, cost: int = 1) -> Case:
@@ -131,7 +137,14 @@ def computed_range(function, formula, output_type, cost: int = 1) -> Case:
         return draw_accumulators(rng, rows), *bounds(rng, None)
 
     collectives = ("all-reduce", "all-reduce")
-    return Case(function, lambda *arguments: output_type(*formula(*arguments)), draw, collectives=collectives, cost=cost)
+    return Case(
+        function,
+        lambda *arguments: output_type(*formula(*arguments)),
+        draw,
+        collectives=collectives,
+        cost=cost,
+        elementwise=False,
+    )
 
 
 HALF_TO_EVEN: dict[str, Any] = {"round_mode": "HALF_TO_EVEN"}

@@ -59,7 +59,7 @@ def matmul_n_bits(dtype, bits) -> Case:
         weights = reference.block_weights(b, scales, zero_points, a.shape[-1], bits)
         return reference.matmul_with_weights(a, weights, bias)
 
-    return Case(function, formula, functools.partial(draw_stored, dtype=dtype, bits=bits))
+    return Case(function, formula, functools.partial(draw_stored, dtype=dtype, bits=bits), elementwise=False)
 
 
 def draw_packed(rng, rows, has_minimum):
@@ -88,7 +88,7 @@ def packed_matmul_n_bits(has_minimum: bool) -> Case:
     def function(a, b, bias):
         return jquant.matmul_n_bits(a, b, bias=bias)
 
-    return Case(function, packed_formula, functools.partial(draw_packed, has_minimum=has_minimum))
+    return Case(function, packed_formula, functools.partial(draw_packed, has_minimum=has_minimum), elementwise=False)
 
 
 def gather_block_quantized(dtype, scale_dtype, bits=4) -> Case:
@@ -103,7 +103,8 @@ def gather_block_quantized(dtype, scale_dtype, bits=4) -> Case:
 
     options = {"block_size": BLOCK, "bits": bits}
     function, formula = (functools.partial(module.gather_block_quantized, **options) for module in (jquant, reference))
-    return Case(function, formula, draw, rows=(1,))
+    # The gathered integers are stored before they are dequantized.
+    return Case(function, formula, draw, rows=(1,), elementwise=False)
 
 
 CASES: dict[str, Case] = {
