@@ -22,9 +22,10 @@ from benchmarks import cache, environment
 from benchmarks.contestant import Call, Unavailable, in_turn
 from benchmarks.contestants import onnxruntime
 from benchmarks.measure import measure, quartiles
-from jquant import reference
 from jquant.kernels import implementations
 from jquant.modes import Implementation
+from jquant.reference import blocks as blocks_reference
+from jquant.reference import products as products_reference
 
 BASELINE = "matmul_integer_to_float, int8 by packed int8"
 A_SCALE = np.float32(2**-7)
@@ -49,7 +50,9 @@ class Contestants:
 
     def calls(self) -> dict[str, Call]:
         per_column = np.full(self.a.shape[-1], 2**-5, np.float32)
-        expected = reference.matmul_integer_to_float(self.a, A_SCALE, 0, self.b[0], per_column, 0, np.float32(0), np.float32)
+        expected = products_reference.matmul_integer_to_float(
+            self.a, A_SCALE, 0, self.b[0], per_column, 0, np.float32(0), np.float32
+        )
 
         def column_scaled(a: jax.Array, b: jquant.PackedMatrix) -> jax.Array:
             return jquant.matmul_integer_to_float(a, A_SCALE, None, b, per_column)
@@ -59,7 +62,7 @@ class Contestants:
 
         int8 = [jquant.pack_matrix(b) for b in self.b]
         calls = {BASELINE: self._compiled(BASELINE, column_scaled, int8, expected)}
-        expected = reference.block_scaled_matmul(self.a, A_SCALE, None, self.b[0], self.scales[0])
+        expected = blocks_reference.block_scaled_matmul(self.a, A_SCALE, None, self.b[0], self.scales[0])
         for bits, dtype in ((4, jnp.int4), (8, jnp.int8)):
             layers = zip(self.b, self.scales, strict=True)
             packed = [jquant.pack_matrix(b.astype(dtype), scale=scale) for b, scale in layers]

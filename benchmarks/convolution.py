@@ -23,10 +23,10 @@ from benchmarks.contestant import Call, Unavailable, jitted
 from benchmarks.contestants import onnxruntime
 from benchmarks.measure import measure, quartiles
 from benchmarks.selection import select
-from jquant import reference
 from jquant.kernels import implementations
 from jquant.kernels.native.shared_library import CONVOLUTION
 from jquant.modes import Implementation
+from jquant.reference import convolutions as reference
 
 
 class Layer(NamedTuple):

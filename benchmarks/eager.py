@@ -2,18 +2,20 @@
 
     python -m benchmarks.eager [--rounds 20] [--operators 'quantized*' ...]
 
-The tensors have 16 elements, so that nearly all of the time goes into checking the arguments and dispatching the program.
-They are JAX arrays; the scalars (scales, zero points, bounds) are arrays, NumPy scalars or Python numbers. The benchmark
-does not wait for the results: nothing reads them.
+The tensors have 15 or 16 elements, so that nearly all of the time goes into checking the arguments and dispatching the
+program. They are JAX arrays; the scalars (scales, zero points, bounds) are arrays, NumPy scalars or Python numbers. The
+benchmark does not wait for the results: nothing reads them.
+
+An operator is called as in the first of its `jquant.cases`, unless the table here has a call of its own.
 """
 
 import argparse
 import functools
-import inspect
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -21,6 +23,7 @@ import jquant
 from benchmarks import environment
 from benchmarks.measure import quartiles
 from benchmarks.selection import select
+from jquant.cases import CASES, Case
 
 SIZES = (4, 4)
 UINT8, INT8 = jnp.full(SIZES, 100, jnp.uint8), jnp.full(SIZES, 100, jnp.int8)
@@ -46,7 +49,9 @@ def concat(scale: Any, zero_point: Any, *triples: Any) -> Any:
     return jquant.quantized_linear_concat([triples[:3], triples[3:]], scale, zero_point, axis=1)
 
 
-OPERATORS: dict[str, tuple[Callable, tuple]] = {
+# In place of a case that has more elements, has vectors for scalars, converts its arguments first, or takes the type of its
+# result from a scalar, as a concatenation does.
+_OWN: dict[str, tuple[Callable, tuple]] = {
     "block_scaled_matmul": (jquant.block_scaled_matmul, (*X, BLOCKS)),
     "clip": (jquant.clip, RANGED),
     "clip1": (jquant.clip1, RANGED),
@@ -54,11 +59,8 @@ OPERATORS: dict[str, tuple[Callable, tuple]] = {
     "clip_gradient1": (jquant.clip_gradient1, (FLOATS, FLOATS, *BOUNDS)),
     "convolution_integer": (jquant.convolution_integer, (IMAGE, FILTER, ZERO_POINT, SIGNED_ZERO_POINT)),
     "convolution_integer_to_float": (jquant.convolution_integer_to_float, (IMAGE, *X[1:], FILTER, *W[1:])),
-    "dequantize": (jquant.dequantize, (UINT8, *BOUNDS)),
     "dequantize_linear": (jquant.dequantize_linear, X),
     "dot_general": (lambda lhs, rhs: jquant.dot_general(lhs, rhs, (((1,), (0,)), ((), ()))), (FLOATS, FLOATS)),
-    "dynamic_quantize_linear": (jquant.dynamic_quantize_linear, (FLOATS,)),
-    "fake_quantize": (jquant.fake_quantize, RANGED),
     "gather_block_quantized": (functools.partial(jquant.gather_block_quantized, block_size=16), TABLE),
     "hadamard_transform": (jquant.hadamard_transform, (FLOATS,)),
     "matmul_integer": (jquant.matmul_integer, (UINT8, INT8, ZERO_POINT, SIGNED_ZERO_POINT)),
@@ -71,12 +73,8 @@ OPERATORS: dict[str, tuple[Callable, tuple]] = {
     "nvfp4_quantize": (jquant.nvfp4_quantize, (FLOATS,)),
     "pack_integers": (jquant.pack_integers, (UINT8.astype(jnp.uint4),)),
     "pack_matrix": (jquant.pack_matrix, (INT8, SIGNED_ZERO_POINT)),
-    "quantize": (functools.partial(jquant.quantize, dtype="quint8"), RANGED),
-    "quantize_and_dequantize": (jquant.quantize_and_dequantize, RANGED),
-    "quantize_down_and_shrink_range": (jquant.quantize_down_and_shrink_range, (INT32, *BOUNDS)),
     "quantize_linear": (jquant.quantize_linear, (FLOATS, *OUTPUT)),
     "quantized_gemm": (jquant.quantized_gemm, (*X, *W, None, *OUTPUT)),
-    "quantized_linear_add": (jquant.quantized_linear_add, (*X, *W, *OUTPUT)),
     "quantized_linear_average_pool": (
         functools.partial(jquant.quantized_linear_average_pool, window_sizes=(2, 2)),
         (IMAGE, *X[1:], *OUTPUT),
@@ -87,18 +85,27 @@ OPERATORS: dict[str, tuple[Callable, tuple]] = {
         (IMAGE, *X[1:], FILTER, *W[1:], *OUTPUT),
     ),
     "quantized_linear_global_average_pool": (jquant.quantized_linear_global_average_pool, (IMAGE, *X[1:], *OUTPUT)),
-    "quantized_linear_leaky_relu": (jquant.quantized_linear_leaky_relu, (*X, *OUTPUT)),
     "quantized_linear_matmul": (jquant.quantized_linear_matmul, (*X, *W, *OUTPUT)),
-    "quantized_linear_multiply": (jquant.quantized_linear_multiply, (*X, *W, *OUTPUT)),
-    "quantized_linear_sigmoid": (jquant.quantized_linear_sigmoid, (*X, *OUTPUT)),
-    "quantized_linear_softmax": (functools.partial(jquant.quantized_linear_softmax, axis=1), (*X, *OUTPUT)),
-    "requantization_range": (jquant.requantization_range, (INT32, *BOUNDS)),
-    "requantization_range_per_channel": (jquant.requantization_range_per_channel, (INT32, *CHANNELS)),
-    "requantize": (functools.partial(jquant.requantize, dtype="quint8"), (INT32, *BOUNDS, *NEW_BOUNDS)),
-    "requantize_per_channel": (jquant.requantize_per_channel, (INT32, *CHANNELS, *NEW_BOUNDS)),
     "scale_and_zero_point": (functools.partial(jquant.scale_and_zero_point, dtype="uint8"), BOUNDS),
     "unpack_integers": (functools.partial(jquant.unpack_integers, dtype="uint4"), (UINT8,)),
 }
+_ROWS = 3  # of 5 elements
+
+
+def from_case(case: Case) -> tuple[Callable, tuple]:
+    """The function of a case, and operands with few rows, tensors as JAX's arrays and scalars as NumPy's."""
+    operands = jax.tree.map(lambda x: jnp.asarray(x) if np.ndim(x) else x[()], case.arguments(rows=_ROWS))
+    return case.function, operands
+
+
+def _operators() -> dict[str, tuple[Callable, tuple]]:
+    """A call of every operator, by name."""
+    first = {operator: case for name, case in reversed(CASES.items()) if (operator := name.partition(",")[0])}
+    from_cases = {operator: from_case(case) for operator, case in first.items() if operator not in _OWN}
+    return dict(sorted((_OWN | from_cases).items()))
+
+
+OPERATORS = _operators()
 FORMS: dict[str, Callable[[Any], Any]] = {
     "arrays": lambda x: jnp.asarray(x) if isinstance(x, np.generic) else x,
     "NumPy's scalars": lambda x: x,
@@ -106,16 +113,6 @@ FORMS: dict[str, Callable[[Any], Any]] = {
 }
 BASELINE = "jnp.add"
 CALLS, WARM_CALLS = 200, 20  # in a turn
-
-
-def missing() -> set[str]:
-    """The operators that no row of the table measures."""
-    functions = {
-        name
-        for name, function in inspect.getmembers(jquant, inspect.isfunction)
-        if function.__module__.startswith("jquant.operators.")
-    }
-    return functions - {name.partition(",")[0] for name in OPERATORS}
 
 
 def make_calls(names: list[str]) -> dict[tuple[str, str], Callable[[], Any]]:
@@ -165,15 +162,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--operators", nargs="+", default=["*"], metavar="NAME", help="names or patterns; all by default")
     arguments = parser.parse_args()
-    if absent := missing():
-        raise SystemExit(f"operators that are not in the table: {', '.join(sorted(absent))}")
     names = [*select(arguments.operators, OPERATORS)]
     description = environment.describe([])
     times = measure(make_calls(names), arguments.rounds)
     print(
-        f"{environment.summary(description)} Tensors of 16 elements. In each of {arguments.rounds} rounds every call has a "
-        f"turn, in random order, of which the median of {CALLS} calls counts; the table has the median and the quartiles of "
-        "these.\n"
+        f"{environment.summary(description)} Tensors of 15 or 16 elements. In each of {arguments.rounds} rounds every call "
+        f"has a turn, in random order, of which the median of {CALLS} calls counts; the table has the median and the "
+        "quartiles of these.\n"
     )
     print("\n".join(table(times)))
 

@@ -15,7 +15,7 @@ from support import distributed_worker as worker
 from support.collectives import collectives
 from support.sampling import one_in
 
-from jquant import reference
+from jquant.reference import products as reference
 
 START_SECONDS = 240  # the limit for all processes to have a result, which takes 2 to 4 seconds
 # The limit for all others to end after one process was killed. Those in a collective with it, and all of them if it was the

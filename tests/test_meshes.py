@@ -16,9 +16,9 @@ from support.layouts import BOTH, LAYOUTS, assert_only_sums_move, kinds, matmul_
 from support.sampling import one_in
 
 import jquant
-from jquant import reference
 from jquant.kernels import implementations, integer_dot
 from jquant.kernels.pallas import tpu
+from jquant.reference import products as reference
 
 BATCH, K, N = 8, 512, 64
 layouts = pytest.mark.parametrize("layout", LAYOUTS)

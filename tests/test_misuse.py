@@ -6,7 +6,6 @@ as 1 is for a scale, give the results of the canonical spelling of the same argu
 
 import collections
 import functools
-import inspect
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -196,17 +195,6 @@ def test_wrong_arguments_with_64_bits(function, full, count):
     """With `jax_enable_x64`, where JAX narrows nothing; except in the full run, only what is wrong there, too."""
     with jax.enable_x64(True):
         _sweep([cell for cell in _cells(full)[function] if full or cell.canonical() is WRONG], _called, count)
-
-
-def test_every_argument_of_every_function_is_swept():
-    swept = collections.defaultdict(set)
-    for call in calls():
-        swept[call.name] |= set(call.arguments)
-    assert set(swept) == set(_FUNCTIONS)
-    for name, function in public_functions().items():
-        parameters = set(inspect.signature(function).parameters) - {"self"}
-        missing = parameters - swept[name]
-        assert not missing, f"{name}: {missing}"
 
 
 @pytest.mark.gate

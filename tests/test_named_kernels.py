@@ -13,10 +13,10 @@ from support.covers import cover
 from support.interpreted import interpreted
 
 import jquant
-from jquant import reference
 from jquant.cases import CASES, VARIANTS
 from jquant.kernels.pallas import gpu
 from jquant.modes import Implementation
+from jquant.reference import products as reference
 
 KERNELS = {"tpu": "mosaic_tpu", "cuda": "mosaic_gpu"}
 CALLS = {"mosaic_tpu": "tpu_custom_call", "mosaic_gpu": "mosaic_gpu_v2"}

@@ -1,31 +1,25 @@
-"""What `dir` shows of each public package: exactly its public names, all of which are documented."""
+"""What `dir` shows of each public package: exactly its public names, all of which are documented.
+
+An operator can neither vanish nor appear unnoticed: those that are public have a section in `docs/operators.md`, and
+`test_new_operator.py` compares these, the rows of `docs/cross_reference.md` and the cases with `jquant/operators`.
+"""
 
 import importlib
-import importlib.util
 import re
 import sys
 from types import ModuleType
 
 import pytest
-from support.documents import ROOT
+from support.documents import generated_pages
 
 import jquant
 
-PUBLIC = {
+PUBLIC = {  # but for the operators, which the sections of operators.md name
     "jquant": """
         DescriptorError DescriptorTypeError DynamicQuantizeOutput Error FeatureLevel Implementation MxQuantizeOutput
         Nvfp4QuantizeOutput PackedBlockMatrix PackedMatrix QuantizeMode QuantizeOutput RangeOutput RoundMode
-        ScaleBias ScaleGranularity ScaleZeroPoint __version__ block_scaled_matmul calibration checkpoints clip clip1
-        clip_gradient clip_gradient1 convolution_integer convolution_integer_to_float dequantize dequantize_linear
-        dot_general dynamic_quantize_linear exact fake_quantize feature_level gather_block_quantized hadamard_transform
-        kv_cache matmul_integer matmul_integer_to_float matmul_n_bits mx_dequantize mx_quantize nvfp4_dequantize
-        nvfp4_quantize onnx
-        pack_integers pack_matrix quantize quantize_and_dequantize quantize_down_and_shrink_range quantize_linear
-        quantized_gemm quantized_linear_add quantized_linear_average_pool quantized_linear_concat
-        quantized_linear_convolution quantized_linear_global_average_pool quantized_linear_leaky_relu
-        quantized_linear_matmul quantized_linear_multiply quantized_linear_sigmoid quantized_linear_softmax
-        requantization_range requantization_range_per_channel requantize requantize_per_channel scale_and_zero_point
-        transform unpack_integers
+        ScaleBias ScaleGranularity ScaleZeroPoint __version__ calibration checkpoints exact feature_level kv_cache onnx
+        transform
     """,
     "jquant.calibration": """
         Histogram Observer Range calibrate entropy mean_squared_error min_max moving_average percentile
@@ -55,11 +49,12 @@ PUBLIC = {
         attach init merge
     """,
 }
-DOCS = ROOT / "docs"
-specification = importlib.util.spec_from_file_location("generated_pages", DOCS / "generated_pages.py")
-generated_pages = importlib.util.module_from_spec(specification)
-specification.loader.exec_module(generated_pages)
 PAGES = {path: name for name, (path, _) in generated_pages.MODULES.items()}  # the name of the page of each module
+
+
+def public(package: str) -> list[str]:
+    operators = (name for _, texts in generated_pages.sections() for name in texts) if package == "jquant" else ()
+    return sorted([*PUBLIC[package].split(), *operators])
 
 
 def reference(package: str) -> set[str]:
@@ -75,7 +70,7 @@ def reference(package: str) -> set[str]:
 def test_dir(package):
     """And star import works: it gives the same names, without those that are imported on first use."""
     pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
-    names = PUBLIC[package].split()
+    names = public(package)
     module = importlib.import_module(package)
     assert dir(module) == names
     star: dict = {}
@@ -90,7 +85,7 @@ def test_dir(package):
 def test_documented(package):
     """Each function and class has a docstring, which a generated page shows; each module has such a page."""
     pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
-    values = {name: getattr(importlib.import_module(package), name) for name in PUBLIC[package].split()}
+    values = {name: getattr(importlib.import_module(package), name) for name in public(package)}
     modules = {value.__name__ for value in values.values() if isinstance(value, ModuleType)}
     assert modules <= PAGES.keys()
     others = {name: value for name, value in values.items() if callable(value)}
@@ -107,4 +102,4 @@ def test_modules():
 def test_without_the_package_onnx(monkeypatch):
     """`jquant.onnx` is not shown where it cannot be imported, so `help(jquant)` works."""
     monkeypatch.setitem(sys.modules, "onnx", None)
-    assert set(PUBLIC["jquant"].split()) - set(dir(jquant)) == {"onnx"}
+    assert set(public("jquant")) - set(dir(jquant)) == {"onnx"}

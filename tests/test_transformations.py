@@ -212,23 +212,10 @@ class TestDerivatives:
 
 
 def test_the_page():
-    """`docs/transformations.md` names the transformations that are tested here, and every operator with float results."""
+    """`docs/transformations.md` names the transformations that are tested here."""
     text = pathlib.Path(__file__).parents[1].joinpath("docs/transformations.md").read_text()
-    (section,) = re.findall(r"^Every operator supports (.*?)\n\n(.*?)\n\n", text, re.MULTILINE | re.DOTALL)
-    transformations, table = section
+    (transformations,) = re.findall(r"^Every operator supports (.*?)\n\n", text, re.MULTILINE | re.DOTALL)
     named = set(re.findall(r"`(\w+)`", transformations)) | {"derivative", "mesh"}
     assert named - {"export"} == {name.removeprefix("test_") for name in globals() if name.startswith("test_")} - {
         "the_page"
-    }
-    operators = {name.partition(",")[0] for name in cases.CASES}
-    _, _, *rows = table.splitlines()
-    assert {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])} == {
-        name
-        for name in operators
-        if any(
-            is_float(leaf)
-            for key, case in cases.CASES.items()
-            if key.partition(",")[0] == name
-            for leaf in jax.tree.leaves(case.formula(*case.arguments()))
-        )
     }

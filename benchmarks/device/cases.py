@@ -9,8 +9,10 @@ import numpy as np
 
 import jquant
 from benchmarks.device import rehearsal
-from jquant import reference
 from jquant.cases import samples
+from jquant.reference import blocks as blocks_reference
+from jquant.reference import linear as linear_reference
+from jquant.reference import products as products_reference
 
 _EXTENDED = {"feature_level": "EXTENDED"}  # batches, and results of 16 bits
 float32 = np.float32
@@ -149,7 +151,7 @@ def _zero(zero_point: np.ndarray | None) -> Any:
 def _integers(case: Case, rng: np.random.Generator) -> Product:
     a, a_zero_point, b, b_zero_point = _matrices(case, rng)
     weights, beside = _weights(case, b, b_zero_point)
-    expected = reference.matmul_integer(a, b, _zero(a_zero_point), _zero(b_zero_point))
+    expected = products_reference.matmul_integer(a, b, _zero(a_zero_point), _zero(b_zero_point))
     function = functools.partial(jquant.matmul_integer, **_EXTENDED)
     return Product(function, (a, weights, a_zero_point, beside), expected)
 
@@ -159,7 +161,7 @@ def _floats(case: Case, rng: np.random.Generator) -> Product:
     (a_scale, b_scale), bias = _scales(case, rng), rng.normal(size=(1, case.n)).astype(float32)
     weights, beside = _weights(case, b, b_zero_point)
     zeros = _zero(a_zero_point), _zero(b_zero_point)
-    expected = reference.matmul_integer_to_float(a, a_scale, zeros[0], b, b_scale, zeros[1], bias, case.output)
+    expected = products_reference.matmul_integer_to_float(a, a_scale, zeros[0], b, b_scale, zeros[1], bias, case.output)
     function = functools.partial(jquant.matmul_integer_to_float, output_dtype=case.output, **_EXTENDED)
     return Product(function, (a, a_scale, a_zero_point, weights, b_scale, beside, bias), expected)
 
@@ -168,9 +170,9 @@ def _quantized(case: Case, rng: np.random.Generator) -> Product:
     a, a_zero_point, b, b_zero_point = _matrices(case, rng)
     weights, beside = _weights(case, b, b_zero_point)
     a_scale, b_scale = _scales(case, rng)
-    product = reference.matmul_integer(a, b, _zero(a_zero_point), _zero(b_zero_point))
+    product = products_reference.matmul_integer(a, b, _zero(a_zero_point), _zero(b_zero_point))
     output = _output_scale(product, a_scale, b_scale), _middle(case.output)
-    expected = reference.requantize_product(product, a_scale, b_scale, *output, case.output)
+    expected = products_reference.requantize_product(product, a_scale, b_scale, *output, case.output)
     function = functools.partial(jquant.quantized_linear_matmul, output_dtype=case.output)
     return Product(function, (a, a_scale, a_zero_point, weights, b_scale, beside, *output), expected)
 
@@ -180,9 +182,9 @@ def _gemm(case: Case, rng: np.random.Generator) -> Product:
     weights, beside = _weights(case, b, b_zero_point)
     a_scale, b_scale = map(np.squeeze, _scales(case, rng))
     c = rng.integers(-(2**16), 2**16, case.n, np.int32)
-    product = reference.matmul_integer(a, b, _zero(a_zero_point), _zero(b_zero_point)) + c
+    product = products_reference.matmul_integer(a, b, _zero(a_zero_point), _zero(b_zero_point)) + c
     output = _output_scale(product, a_scale, b_scale), _middle(case.output)
-    expected = reference.requantize_product(product, a_scale, b_scale, *output, case.output)
+    expected = products_reference.requantize_product(product, a_scale, b_scale, *output, case.output)
     function = functools.partial(jquant.quantized_gemm, output_dtype=case.output)
     return Product(function, (a, a_scale, a_zero_point, weights, b_scale, beside, c, *output), expected)
 
@@ -206,7 +208,7 @@ def _blocks(case: Case, rng: np.random.Generator) -> Product:
     size = {"block_size": case.block}
     weights = jquant.pack_matrix(b, zero_point, scale=scale, minimum=minimum, k_major=case.k_major, **size)
     options = {"bias": bias, "minimum": minimum, **size}
-    expected = reference.block_scaled_matmul(a, a_scale, a_zero_point, b, scale, zero_point, **options)
+    expected = blocks_reference.block_scaled_matmul(a, a_scale, a_zero_point, b, scale, zero_point, **options)
     return Product(jquant.block_scaled_matmul, (a, a_scale, a_zero_point, weights, None, None, bias), expected)
 
 
@@ -214,8 +216,8 @@ def _floats_by_integers(case: Case, rng: np.random.Generator) -> Product:
     """Activations that the product quantizes, with a scale for each row."""
     x, b = rng.normal(size=(case.m, case.k)).astype(case.a), samples.integers(rng, case.b, case.k, case.n)
     _, b_scale = _scales(case, rng)
-    a, a_scale, _ = reference.dynamic_quantize_linear(x, dtype=np.int8, axis=-1, symmetric=True)
-    expected = reference.matmul_integer_to_float(a, a_scale, 0, b, b_scale, 0, None, case.output)
+    a, a_scale, _ = linear_reference.dynamic_quantize_linear(x, dtype=np.int8, axis=-1, symmetric=True)
+    expected = products_reference.matmul_integer_to_float(a, a_scale, 0, b, b_scale, 0, None, case.output)
     weights, beside = _weights(case, b, None)
     function = functools.partial(jquant.matmul_integer_to_float, **_EXTENDED)
     return Product(function, (x, a_scale, None, weights, b_scale, beside), expected)

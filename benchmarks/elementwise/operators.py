@@ -10,7 +10,7 @@ import numpy as np
 import jquant
 from benchmarks.elementwise import naive
 from benchmarks.elementwise.engines import Engine, no_kernel, onnxruntime_kernel, tensorflow_kernel
-from jquant import reference
+from jquant.reference import clipping, elementwise, linear, nonlinear, packing, requantization, tensorflow
 
 
 class Operator(NamedTuple):
@@ -105,7 +105,7 @@ def quantize(mode: str, formula: Callable) -> Operator:
     return Operator(
         function=lambda x, low, high: jquant.quantize(x, low, high, "quint8", mode=mode).output,
         naive=formula,
-        reference=lambda x, low, high: reference.quantize(x, low, high, np.uint8, mode)[0],
+        reference=lambda x, low, high: tensorflow.quantize(x, low, high, np.uint8, mode)[0],
         operands=lambda rng, count: (uniform(rng, count), *BOUNDS),
         engine=tensorflow_kernel("QuantizeV2", "input", *RANGE, T="quint8", mode=mode),
     )
@@ -115,7 +115,7 @@ def dequantize(mode: str, formula: Callable) -> Operator:
     return Operator(
         function=functools.partial(jquant.dequantize, mode=mode),
         naive=formula,
-        reference=functools.partial(reference.dequantize, mode=mode),
+        reference=functools.partial(requantization.dequantize, mode=mode),
         operands=lambda rng, count: (uint8(rng, count), *BOUNDS),
         engine=tensorflow_kernel("Dequantize", "input", *RANGE, quantized="quint8", mode=mode),
         tolerance=STEP,
@@ -126,7 +126,7 @@ def requantize(dtype: Any, name: str, formula: Callable) -> Operator:
     return Operator(
         function=lambda *operands: jquant.requantize(*operands, dtype=name).output,
         naive=formula,
-        reference=lambda x, *bounds: reference.requantize(x[:PYTHON_ELEMENTS], *bounds, dtype)[0],
+        reference=lambda x, *bounds: requantization.requantize(x[:PYTHON_ELEMENTS], *bounds, dtype)[0],
         operands=lambda rng, count: (int32(rng, count), *BOUNDS, *NEW_BOUNDS),
         engine=tensorflow_kernel("Requantize", *REQUANTIZED, quantized="qint32", out_type=name),
         checked=PYTHON_ELEMENTS,
@@ -138,7 +138,7 @@ def softmax(sizes: Callable[[int], tuple[int, int]]) -> Operator:
     return Operator(
         function=functools.partial(jquant.quantized_linear_softmax, axis=1),
         naive=naive.quantized_linear_softmax,
-        reference=functools.partial(reference.quantized_linear_softmax, axis=1),
+        reference=functools.partial(nonlinear.quantized_linear_softmax, axis=1),
         operands=lambda rng, count: (uint8(rng, *sizes(count)), *A, *FRACTION),
         engine=onnxruntime_kernel("QLinearSoftmax", domain="com.microsoft", axis=1, opset=13, tolerance=1),
     )
@@ -158,14 +158,14 @@ def linear_per_axis_or_block(**options: int) -> dict[str, Operator]:
         f"quantize_linear, {name}": Operator(
             function=functools.partial(jquant.quantize_linear, **options),
             naive=naive_formula(naive.quantize_linear),
-            reference=functools.partial(reference.quantize_linear, dtype=np.uint8, **options),
+            reference=functools.partial(linear.quantize_linear, dtype=np.uint8, **options),
             operands=lambda rng, count: with_parameters(rng, uniform(rng, *matrix(count)), *sizes(count)),
             engine=onnxruntime_kernel("QuantizeLinear", **options),
         ),
         f"dequantize_linear, {name}": Operator(
             function=functools.partial(jquant.dequantize_linear, **options),
             naive=naive_formula(naive.dequantize_linear),
-            reference=functools.partial(reference.dequantize_linear, **options),
+            reference=functools.partial(linear.dequantize_linear, **options),
             operands=lambda rng, count: with_parameters(rng, uint8(rng, *matrix(count)), *sizes(count)),
             engine=onnxruntime_kernel("DequantizeLinear", **options),
             tolerance=X.scale,
@@ -178,7 +178,7 @@ def quantize_linear_16_bits(dtype: Any, engine: Engine) -> Operator:
     return Operator(
         function=functools.partial(jquant.quantize_linear, feature_level="EXTENDED"),
         naive=naive.quantize_linear,
-        reference=functools.partial(reference.quantize_linear, dtype=np.uint8),
+        reference=functools.partial(linear.quantize_linear, dtype=np.uint8),
         operands=lambda rng, count: (uniform(rng, count).astype(dtype), X.scale.astype(dtype), X.zero_point),
         engine=engine,
     )
@@ -192,7 +192,7 @@ OPERATORS: dict[str, Operator] = {
     "dequantize_linear": Operator(
         function=jquant.dequantize_linear,
         naive=naive.dequantize_linear,
-        reference=reference.dequantize_linear,
+        reference=linear.dequantize_linear,
         operands=lambda rng, count: (uint8(rng, count), *X),
         engine=onnxruntime_kernel("DequantizeLinear"),
         tolerance=X.scale,
@@ -200,42 +200,42 @@ OPERATORS: dict[str, Operator] = {
     "quantize_linear": Operator(
         function=jquant.quantize_linear,
         naive=naive.quantize_linear,
-        reference=functools.partial(reference.quantize_linear, dtype=np.uint8),
+        reference=functools.partial(linear.quantize_linear, dtype=np.uint8),
         operands=lambda rng, count: (uniform(rng, count), *X),
         engine=onnxruntime_kernel("QuantizeLinear"),
     ),
     "dynamic_quantize_linear": Operator(
         function=lambda x: jquant.dynamic_quantize_linear(x).output,
         naive=naive.dynamic_quantize_linear,
-        reference=lambda x: reference.dynamic_quantize_linear(x)[0],
+        reference=lambda x: linear.dynamic_quantize_linear(x)[0],
         operands=lambda rng, count: (uniform(rng, count),),
         engine=onnxruntime_kernel("DynamicQuantizeLinear", other_outputs=("scale", "zero_point")),
     ),
     "scale_and_zero_point": Operator(
         function=lambda low, high: jquant.scale_and_zero_point(low, high, "uint8").zero_point,
         naive=naive.scale_and_zero_point,
-        reference=lambda low, high: reference.scale_and_zero_point(low, high, np.uint8)[1],
+        reference=lambda low, high: linear.scale_and_zero_point(low, high, np.uint8)[1],
         operands=lambda rng, count: (-abs(uniform(rng, count)), 0.1 + abs(uniform(rng, count))),
         engine=no_kernel(),
     ),
     "quantized_linear_add": Operator(
         function=jquant.quantized_linear_add,
         naive=naive.quantized_linear_add,
-        reference=functools.partial(reference.quantized_linear_add, dtype=np.uint8),
+        reference=functools.partial(elementwise.quantized_linear_add, dtype=np.uint8),
         operands=lambda rng, count: (*two_tensors(rng, count), *SUM),
         engine=onnxruntime_kernel("QLinearAdd", domain="com.microsoft", tolerance=1),
     ),
     "quantized_linear_multiply": Operator(
         function=jquant.quantized_linear_multiply,
         naive=naive.quantized_linear_multiply,
-        reference=functools.partial(reference.quantized_linear_multiply, dtype=np.uint8),
+        reference=functools.partial(elementwise.quantized_linear_multiply, dtype=np.uint8),
         operands=lambda rng, count: (*two_tensors(rng, count), *PRODUCT),
         engine=onnxruntime_kernel("QLinearMul", domain="com.microsoft", tolerance=1),
     ),
     "quantized_linear_leaky_relu": Operator(
         function=lambda *operands: jquant.quantized_linear_leaky_relu(*operands[:-1], alpha=operands[-1]),
         naive=naive.quantized_linear_leaky_relu,
-        reference=functools.partial(reference.quantized_linear_leaky_relu, dtype=np.uint8),
+        reference=functools.partial(elementwise.quantized_linear_leaky_relu, dtype=np.uint8),
         operands=lambda rng, count: (uint8(rng, count), *A, np.float32(0.012), np.uint8(60), ALPHA),
         engine=onnxruntime_kernel(
             "QLinearLeakyRelu", domain="com.microsoft", order=range(5), alpha=float(ALPHA), tolerance=1
@@ -244,7 +244,7 @@ OPERATORS: dict[str, Operator] = {
     "quantized_linear_sigmoid": Operator(
         function=jquant.quantized_linear_sigmoid,
         naive=naive.quantized_linear_sigmoid,
-        reference=reference.quantized_linear_sigmoid,
+        reference=nonlinear.quantized_linear_sigmoid,
         operands=lambda rng, count: (uint8(rng, count), np.float32(0.04), A.zero_point, *FRACTION),
         engine=onnxruntime_kernel("QLinearSigmoid", domain="com.microsoft", tolerance=1),
     ),
@@ -252,7 +252,7 @@ OPERATORS: dict[str, Operator] = {
     "quantized_linear_concat": Operator(
         function=lambda *operands: jquant.quantized_linear_concat([operands[2:5], operands[5:]], *operands[:2], axis=1),
         naive=naive.quantized_linear_concat,
-        reference=lambda *operands: reference.quantized_linear_concat(
+        reference=lambda *operands: elementwise.quantized_linear_concat(
             [operands[2:5], operands[5:]], *operands[:2], axis=1, dtype=np.uint8
         ),
         operands=lambda rng, count: (*SUM, *two_tensors(rng, count // 2 // CHANNELS, CHANNELS)),
@@ -261,21 +261,21 @@ OPERATORS: dict[str, Operator] = {
     "quantized_linear_global_average_pool": Operator(
         function=jquant.quantized_linear_global_average_pool,
         naive=naive.quantized_linear_global_average_pool,
-        reference=reference.quantized_linear_global_average_pool,
+        reference=nonlinear.quantized_linear_global_average_pool,
         operands=lambda rng, count: (uint8(rng, 1, count // 64, 8, 8), *A, np.float32(0.003), np.uint8(100)),
         engine=onnxruntime_kernel("QLinearGlobalAveragePool", domain="com.microsoft", tolerance=1),
     ),
     "quantized_linear_average_pool": Operator(
         function=functools.partial(jquant.quantized_linear_average_pool, **WINDOWS),
         naive=naive.quantized_linear_average_pool,
-        reference=functools.partial(reference.quantized_linear_average_pool, dtype=np.uint8, **WINDOWS, **UNIT_WINDOWS),
+        reference=functools.partial(nonlinear.quantized_linear_average_pool, dtype=np.uint8, **WINDOWS, **UNIT_WINDOWS),
         operands=lambda rng, count: (uint8(rng, 1, count // 1024, 32, 32), *A, *A),
         engine=onnxruntime_kernel("QLinearAveragePool", domain="com.microsoft", kernel_shape=(3, 3), tolerance=1),
     ),
     "clip": Operator(
         function=jquant.clip,
         naive=naive.clip,
-        reference=reference.clip,
+        reference=clipping.clip,
         operands=lambda rng, count: (uniform(rng, count), *BOUNDS),
         engine=onnxruntime_kernel("Clip"),
         tolerance=0,
@@ -283,7 +283,7 @@ OPERATORS: dict[str, Operator] = {
     "clip, scale_bias": Operator(
         function=lambda x, low, high, *scale_bias: jquant.clip(x, low, high, scale_bias=jquant.ScaleBias(*scale_bias)),
         naive=naive.clip_scaled,
-        reference=lambda x, low, high, *scale_bias: reference.clip(x, low, high, scale_bias),
+        reference=lambda x, low, high, *scale_bias: clipping.clip(x, low, high, scale_bias),
         operands=lambda rng, count: (uniform(rng, count), *BOUNDS, np.float32(1.3), np.float32(0.1)),
         engine=no_kernel(),
         tolerance=1e-6,
@@ -291,7 +291,7 @@ OPERATORS: dict[str, Operator] = {
     "clip1": Operator(
         function=jquant.clip1,
         naive=naive.clip,
-        reference=reference.clip1,
+        reference=clipping.clip1,
         operands=lambda rng, count: (uint8(rng, count), np.uint8(20), np.uint8(230)),
         engine=onnxruntime_kernel("Clip"),
         tolerance=0,
@@ -299,7 +299,7 @@ OPERATORS: dict[str, Operator] = {
     "clip_gradient": Operator(
         function=jquant.clip_gradient,
         naive=naive.clip_gradient,
-        reference=reference.clip_gradient,
+        reference=clipping.clip_gradient,
         operands=lambda rng, count: (uniform(rng, count), uniform(rng, count), *BOUNDS),
         engine=no_kernel(),
         tolerance=0,
@@ -313,7 +313,7 @@ OPERATORS: dict[str, Operator] = {
     "quantize_and_dequantize": Operator(
         function=jquant.quantize_and_dequantize,
         naive=naive.quantize_and_dequantize,
-        reference=reference.quantize_and_dequantize,
+        reference=tensorflow.quantize_and_dequantize,
         operands=lambda rng, count: (uniform(rng, count), *BOUNDS),
         engine=tensorflow_kernel("QuantizeAndDequantizeV4", *REQUANTIZED[:3], range_given=True),
         tolerance=STEP,
@@ -321,7 +321,7 @@ OPERATORS: dict[str, Operator] = {
     "fake_quantize": Operator(
         function=jquant.fake_quantize,
         naive=naive.fake_quantize,
-        reference=reference.fake_quantize,
+        reference=tensorflow.fake_quantize,
         operands=lambda rng, count: (uniform(rng, count), *BOUNDS),
         engine=tensorflow_kernel("FakeQuantWithMinMaxVars", "inputs", "min", "max"),
         tolerance=STEP,
@@ -331,14 +331,14 @@ OPERATORS: dict[str, Operator] = {
     "requantize_per_channel": Operator(
         function=lambda *operands: jquant.requantize_per_channel(*operands).output,
         naive=naive.requantize_per_channel,
-        reference=lambda *operands: reference.requantize_per_channel(*operands, np.uint8)[0],
+        reference=lambda *operands: requantization.requantize_per_channel(*operands, np.uint8)[0],
         operands=lambda rng, count: (int32(rng, *matrix(count)), *varied_bounds(rng, CHANNELS), *NEW_BOUNDS),
         engine=tensorflow_kernel("RequantizePerChannel", *REQUANTIZED, **TENSORFLOW_CHANNELS, out_type="quint8"),
     ),
     "requantization_range": Operator(
         function=lambda *operands: jnp.stack(jquant.requantization_range(*operands)),
         naive=naive.requantization_range,
-        reference=lambda *operands: np.stack(reference.requantization_range(*operands)),
+        reference=lambda *operands: np.stack(requantization.requantization_range(*operands)),
         operands=lambda rng, count: (int32(rng, count), *BOUNDS),
         engine=tensorflow_kernel("RequantizationRange", *REQUANTIZED[:3], quantized="qint32", result=None),
         tolerance=1e-6,
@@ -346,7 +346,7 @@ OPERATORS: dict[str, Operator] = {
     "requantization_range_per_channel": Operator(
         function=lambda *operands: jquant.requantization_range_per_channel(*operands).output_max,
         naive=naive.requantization_range_per_channel,
-        reference=lambda *operands: reference.requantization_range_per_channel(*operands)[1],
+        reference=lambda *operands: requantization.requantization_range_per_channel(*operands)[1],
         operands=lambda rng, count: (int32(rng, *matrix(count)), *varied_bounds(rng, CHANNELS)),
         engine=tensorflow_kernel(
             "RequantizationRangePerChannel",
@@ -360,8 +360,8 @@ OPERATORS: dict[str, Operator] = {
     "quantize_down_and_shrink_range": Operator(
         function=lambda *operands: jquant.quantize_down_and_shrink_range(*operands).output,
         naive=naive.quantize_down_and_shrink_range,
-        reference=lambda x, *bounds: reference.requantize(
-            x[:PYTHON_ELEMENTS], *bounds, *reference.requantization_range(x, *bounds), np.uint8
+        reference=lambda x, *bounds: requantization.requantize(
+            x[:PYTHON_ELEMENTS], *bounds, *requantization.requantization_range(x, *bounds), np.uint8
         )[0],
         operands=lambda rng, count: (int32(rng, count), *BOUNDS),
         engine=tensorflow_kernel("QuantizeDownAndShrinkRange", *REQUANTIZED[:3], quantized="qint32", out_type="quint8"),
@@ -370,7 +370,7 @@ OPERATORS: dict[str, Operator] = {
     "pack_integers": Operator(
         function=lambda x: jquant.pack_integers(x.astype(jnp.uint4)),
         naive=naive.pack_integers,
-        reference=lambda x: reference.pack_integers(x.astype(jnp.uint4)),
+        reference=lambda x: packing.pack_integers(x.astype(jnp.uint4)),
         operands=lambda rng, count: (uint8(rng, *matrix(count)) >> 4,),
         engine=no_kernel(),
         tolerance=0,
@@ -378,7 +378,7 @@ OPERATORS: dict[str, Operator] = {
     "unpack_integers": Operator(
         function=lambda packed: jquant.unpack_integers(packed, "uint4").astype(jnp.uint8),
         naive=naive.unpack_integers,
-        reference=lambda packed: reference.unpack_integers(packed, jnp.uint4, CHANNELS).astype(np.uint8),
+        reference=lambda packed: packing.unpack_integers(packed, jnp.uint4, CHANNELS).astype(np.uint8),
         operands=lambda rng, count: (uint8(rng, count // CHANNELS, CHANNELS // 2),),
         engine=no_kernel(),
         tolerance=0,
@@ -395,7 +395,7 @@ VARIANTS: dict[str, Operator] = {  # which are measured at `VARIANT_SIZE` alone
     "quantize_and_dequantize, axis": Operator(
         function=functools.partial(jquant.quantize_and_dequantize, axis=1),
         naive=naive.quantize_and_dequantize,
-        reference=functools.partial(reference.quantize_and_dequantize, axis=1),
+        reference=functools.partial(tensorflow.quantize_and_dequantize, axis=1),
         operands=lambda rng, count: (uniform(rng, *matrix(count)), *varied_bounds(rng, CHANNELS)),
         engine=tensorflow_kernel("QuantizeAndDequantizeV3", *REQUANTIZED[:3], range_given=True, axis=1, num_bits=8),
         tolerance=1.2 * STEP,
@@ -403,7 +403,7 @@ VARIANTS: dict[str, Operator] = {  # which are measured at `VARIANT_SIZE` alone
     "fake_quantize, axis": Operator(
         function=functools.partial(jquant.fake_quantize, axis=1),
         naive=naive.fake_quantize,
-        reference=functools.partial(reference.fake_quantize, axis=1),
+        reference=functools.partial(tensorflow.fake_quantize, axis=1),
         operands=lambda rng, count: (uniform(rng, *matrix(count)), *varied_bounds(rng, CHANNELS)),
         engine=tensorflow_kernel("FakeQuantWithMinMaxVarsPerChannel", "inputs", "min", "max"),
         tolerance=1.2 * STEP,

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
 from jquant.cases.case import CHANNELS, FLOATS, Case
 from jquant.packed.block_matrix import Layout, PackedBlockMatrix
+from jquant.reference import blocks as reference
 
 BLOCK = 32
 
@@ -106,7 +106,13 @@ def case(
         return reference.block_scaled_matmul(*operands, minimum=minimum, block_size=BLOCK, **options)
 
     block_size = {} if as_packed else {"block_size": BLOCK}
-    return Case(functools.partial(jquant.block_scaled_matmul, **block_size, **options), formula, draw, rows=(0, 1, 2))
+    return Case(
+        functools.partial(jquant.block_scaled_matmul, **block_size, **options),
+        formula,
+        draw,
+        rows=(0, 1, 2),
+        elementwise=False,
+    )
 
 
 def packing(dtype: Any) -> Case:
@@ -119,7 +125,7 @@ def packing(dtype: Any) -> Case:
     def function(b, zero_point, scale):
         return jquant.pack_matrix(b, zero_point, scale=scale, block_size=BLOCK)
 
-    return Case(function, packed, draw, rows=(0, 1, 2))
+    return Case(function, packed, draw, rows=(0, 1, 2), elementwise=False)
 
 
 def packing_with_a_minimum(dtype: Any) -> Case:
@@ -135,7 +141,7 @@ def packing_with_a_minimum(dtype: Any) -> Case:
     def formula(b, scale, minimum):
         return packed(b, None, scale, minimum=minimum)
 
-    return Case(function, formula, draw, rows=(0, 1, 2))
+    return Case(function, formula, draw, rows=(0, 1, 2), elementwise=False)
 
 
 # JAX 0.10 cannot split a 4-bit array over a mesh, so cases with such arguments are among the variants.

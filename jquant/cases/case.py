@@ -28,6 +28,8 @@ class Case:
       collectives: the communication between devices that each hold some of the rows; none if rows are independent.
       divisor: from the arguments to the divisor, if a compiler that knows it as a constant might multiply by its reciprocal.
       cost: how many times longer the formula takes per element than those of most operators.
+      elementwise: whether compiled programs are one loop, without a temporary of the size of the tensors. Operators that
+        reduce, or compute a value for many elements at once, have several.
     """
 
     function: Callable[..., Any]
@@ -37,6 +39,7 @@ class Case:
     collectives: tuple[str, ...] = ()
     divisor: Callable[..., Any] | None = None
     cost: int = 1
+    elementwise: bool = True
 
     def arguments(self, seed: int = 0, rows: int = ROWS) -> tuple:
         """Random arguments with this number of rows."""

@@ -6,9 +6,9 @@ import itertools
 import numpy as np
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
 from jquant.cases.case import CHANNELS, FLOATS, Case
+from jquant.reference import clipping as reference
 
 STEP = 0.1
 # Two of the values that are drawn, so that a rounding in a caller's product decides whether they are clipped.

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
 from jquant.cases.case import Case
+from jquant.reference import convolutions as reference
 
 FILTERS, SIZE = 4, 7
 CHANNELS_LAST = "NHWC", "HWIO", "NHWC"
@@ -40,6 +40,7 @@ def integer(channels: int, groups: int = 1) -> Case:
         functools.partial(jquant.convolution_integer, **options),
         functools.partial(reference.convolution_integer, **options),
         draw_integers,
+        elementwise=False,
     )
 
 
@@ -56,6 +57,7 @@ def to_float(channels: int, groups: int = 1, dtype: Any = np.float32) -> Case:
         functools.partial(jquant.convolution_integer_to_float, feature_level="EXTENDED", **options),
         functools.partial(reference.convolution_integer_to_float, dtype=dtype, **options),
         draw_floats,
+        elementwise=False,
     )
 
 
@@ -75,7 +77,7 @@ def to_float_channels_last(channels: int, dtype: Any) -> Case:
         operands = np.moveaxis(x, -1, 1), x_scale, x_zero_point, w.transpose(3, 2, 0, 1), *others
         return np.moveaxis(reference.convolution_integer_to_float(*operands, dtype=dtype, **WINDOWS), 1, -1)
 
-    return Case(function, formula, draw_floats)
+    return Case(function, formula, draw_floats, elementwise=False)
 
 
 def quantized(dtype, channels: int, groups: int = 1) -> Case:
@@ -92,6 +94,7 @@ def quantized(dtype, channels: int, groups: int = 1) -> Case:
         functools.partial(reference.quantized_linear_convolution, dtype=dtype, **options),
         draw_quantized,
         divisor=lambda *operands: operands[6],
+        elementwise=False,
     )
 
 

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
 from jquant.cases.case import CHANNELS, FLOATS, Case
+from jquant.reference import linear as reference
+from jquant.reference import packing
 
 INTEGERS = tuple(map(np.dtype, (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32)))
 BYTES = INTEGERS[:2]
@@ -112,6 +113,7 @@ def dynamic_quantize_rows(input_dtype, dtype, *, symmetric: bool) -> Case:
         functools.partial(jquant.dynamic_quantize_linear, output_dtype=dtype, feature_level="EXTENDED", **options),
         functools.partial(dynamic_quantize_linear, dtype=dtype, **options),
         draw,
+        elementwise=False,  # the ranges of short rows are as large as the tensor
     )
 
 
@@ -133,7 +135,7 @@ def scale_and_zero_point(dtype, **options) -> Case:
     def function(low, high):
         return jquant.scale_and_zero_point(low, high, dtype, **options)
 
-    return Case(function, formula, draw, rows=(0, 1))
+    return Case(function, formula, draw, rows=(0, 1), elementwise=False)
 
 
 SYMMETRIC = {"symmetric": True, "narrow_range": True}
@@ -185,12 +187,12 @@ CASES: dict[str, Case] = {
     # The integers are one byte each, because exported programs take and return no narrower ones.
     "pack_integers": Case(
         lambda x: jquant.pack_integers(x.astype(jnp.int4)),
-        lambda x: reference.pack_integers(x.astype(jnp.int4)),
+        lambda x: packing.pack_integers(x.astype(jnp.int4)),
         lambda rng, rows: (samples.integers(rng, jnp.int4, rows, CHANNELS).astype(np.int8),),
     ),
     "unpack_integers": Case(
         lambda x: jquant.unpack_integers(x, jnp.int2, size=19).astype(jnp.int8),
-        lambda x: reference.unpack_integers(x, jnp.int2, 19).astype(np.int8),
+        lambda x: packing.unpack_integers(x, jnp.int2, 19).astype(np.int8),
         lambda rng, rows: (samples.integers(rng, np.uint8, rows, CHANNELS),),
     ),
 }

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
 from jquant.cases.case import Case
 from jquant.lowering.bitcast import bitcast_unguarded
+from jquant.reference import microscaling as reference
 from jquant.reference import narrow_floats
 
 WIDTH = 40  # one block of 32, or two of 16, and a partial one
@@ -57,7 +57,8 @@ def mx_quantize(element: str, dtype: Any = np.float32) -> Case:
 
         return function
 
-    return Case(with_codes(jquant), with_codes(reference), lambda rng, rows: (blocks(rng, rows, dtype),))
+    # A scale is stored for each block, and the blocks are small.
+    return Case(with_codes(jquant), with_codes(reference), lambda rng, rows: (blocks(rng, rows, dtype),), elementwise=False)
 
 
 def mx_dequantize(element: str, dtype: Any = np.float32) -> Case:
@@ -76,6 +77,7 @@ def mx_dequantize(element: str, dtype: Any = np.float32) -> Case:
         with_codes(functools.partial(reference.mx_dequantize, element=element, dtype=dtype)),
         draw,
         rows=(0, 1),
+        elementwise=False,  # the narrow floats are computed, and stored
     )
 
 
@@ -92,7 +94,7 @@ def nvfp4_quantize(*, tensor_scale: bool) -> Case:
         return (x, np.float32(0.01)) if tensor_scale else (np.nan_to_num(x, posinf=1, neginf=-1).clip(-1e6, 1e6),)
 
     collectives = () if tensor_scale else ("all-reduce",)
-    return Case(with_codes(jquant), with_codes(reference), draw, collectives=collectives)
+    return Case(with_codes(jquant), with_codes(reference), draw, collectives=collectives, elementwise=False)
 
 
 def nvfp4_dequantize(dtype: Any = np.float32) -> Case:
@@ -111,6 +113,7 @@ def nvfp4_dequantize(dtype: Any = np.float32) -> Case:
         with_codes(functools.partial(reference.nvfp4_dequantize, dtype=dtype)),
         draw,
         rows=(0, 1),
+        elementwise=False,  # the narrow floats are computed, and stored
     )
 
 

@@ -6,9 +6,9 @@ import itertools
 import numpy as np
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
 from jquant.cases.case import CHANNELS, Case
+from jquant.reference import nonlinear as reference
 
 FLOAT64_COST = 4  # of a formula with float64 exponentials
 
@@ -45,6 +45,7 @@ def softmax(dtype, *sizes: int) -> Case:
         lambda rng, rows: draw(rng, dtype, rows, *sizes),
         divisor=output_scale,
         cost=FLOAT64_COST,
+        elementwise=False,
     )
 
 
@@ -57,6 +58,7 @@ def average_pool(draw, dtype) -> Case:
         functools.partial(reference.quantized_linear_average_pool, **WINDOWS, include_padding=False, dtype=dtype),
         draw,
         divisor=output_scale,
+        elementwise=False,
     )
 
 
@@ -74,6 +76,7 @@ def global_average_pool(dtype) -> Case:
         reference.quantized_linear_global_average_pool,
         lambda rng, rows: draw(rng, dtype, rows, CHANNELS, 3, 4),
         divisor=output_scale,
+        elementwise=False,
     )
 
 

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
 from jquant.cases.case import CHANNELS, FLOATS, Case
+from jquant.reference import products as reference
 
 DEPTH = 96
+product = functools.partial(Case, elementwise=False)
 
 
 def packed(b, zero_point: Any = None, block_size=DEPTH):
@@ -92,7 +93,7 @@ def to_float(dtype) -> Case:
     def formula(a, a_scale, a_zero_point, b, b_scale, bias):
         return reference.matmul_integer_to_float(a, a_scale, a_zero_point, b, b_scale, 0, bias, dtype)
 
-    return Case(function, formula, draw)
+    return product(function, formula, draw)
 
 
 DENSE, BATCHED = (((1,), (0,)), ((), ())), (((2,), (1,)), ((0,), (0,)))  # dimension numbers
@@ -117,7 +118,7 @@ def dot_general(lhs_scales: str, lhs_dtype: Any = np.float32, rhs_dtype: Any = n
         weights = rng.normal(size=(DEPTH, CHANNELS)) * 10 ** rng.uniform(-2, 2, CHANNELS)
         return symmetric_rows(rng, rows, specials=not per_tensor).astype(lhs_dtype), weights.astype(rhs_dtype)
 
-    return Case(
+    return product(
         functools.partial(jquant.dot_general, dimension_numbers=DENSE, lhs_scales=lhs_scales, **options),
         functools.partial(reference.dot_general, dimension_numbers=DENSE, lhs_per_tensor=per_tensor, dtype=lhs_dtype),
         draw,
@@ -155,19 +156,19 @@ def with_packed_b(case: Case, b: int, b_zero_point: int) -> Case:
 
 
 CASES: dict[str, Case] = {
-    "matmul_integer": Case(jquant.matmul_integer, reference.matmul_integer, draw_matmul_integer, rows=(0, 2)),
-    "matmul_integer_to_float": Case(
+    "matmul_integer": product(jquant.matmul_integer, reference.matmul_integer, draw_matmul_integer, rows=(0, 2)),
+    "matmul_integer_to_float": product(
         jquant.matmul_integer_to_float,
         reference.matmul_integer_to_float,
         lambda rng, rows: (*draw_product(rng, rows), (rng.normal(size=(1, CHANNELS)) * 100).astype(np.float32)),
         rows=(0, 1, 2),
     ),
-    "matmul_integer_to_float, ranks": Case(
+    "matmul_integer_to_float, ranks": product(
         functools.partial(jquant.matmul_integer_to_float, feature_level="EXTENDED"),
         reference.matmul_integer_to_float,
         draw_many_matrices,
     ),
-    "quantized_linear_matmul": Case(
+    "quantized_linear_matmul": product(
         jquant.quantized_linear_matmul,
         functools.partial(reference.quantized_linear_matmul, dtype=np.int8),
         lambda rng, rows: (
@@ -177,7 +178,7 @@ CASES: dict[str, Case] = {
         ),
         rows=(0, 1, 2, 6, 7),
     ),
-    "quantized_gemm": Case(
+    "quantized_gemm": product(
         jquant.quantized_gemm,
         functools.partial(reference.quantized_gemm, dtype=np.int8),
         draw_quantized_gemm,
@@ -185,13 +186,13 @@ CASES: dict[str, Case] = {
     ),
     "dot_general": dot_general("PER_CHANNEL"),
     "dot_general, per tensor": dot_general("PER_TENSOR"),
-    "dot_general, batch": Case(
+    "dot_general, batch": product(
         functools.partial(jquant.dot_general, dimension_numbers=BATCHED),
         functools.partial(reference.dot_general, dimension_numbers=BATCHED),
         draw_batch,
         rows=(0, 1),
     ),
-    "pack_matrix": Case(
+    "pack_matrix": product(
         jquant.pack_matrix,
         packed,
         lambda rng, rows: (
@@ -213,7 +214,7 @@ VARIANTS: dict[str, Case] = {
     **{f"matmul_integer_to_float, {dtype}, tensor": to_float(dtype) for dtype in FLOATS},
     "dot_general, bfloat16": dot_general("PER_CHANNEL", FLOATS[2], FLOATS[2]),
     "dot_general, float16": dot_general("PER_CHANNEL", FLOATS[1], FLOATS[1], rhs_scales="PER_CHANNEL"),
-    "quantized_linear_matmul, tensor": Case(
+    "quantized_linear_matmul, tensor": product(
         jquant.quantized_linear_matmul,
         functools.partial(reference.quantized_linear_matmul, dtype=np.uint8),
         draw_quantized_matmul,

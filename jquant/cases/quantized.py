@@ -5,9 +5,9 @@ import functools
 import numpy as np
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
 from jquant.cases.case import CHANNELS, Case
+from jquant.reference import elementwise as reference
 
 
 def tensor(rng, dtype, *sizes, scale=None):

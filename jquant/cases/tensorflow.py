@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
 from jquant.cases.case import CHANNELS, Case
+from jquant.reference import requantization
+from jquant.reference import tensorflow as reference
 
 AXIS = 1
 
@@ -86,7 +87,7 @@ def dequantize(dtype, mode: str, axis: int | None = None) -> Case:
     options = {"mode": mode, "axis": axis}
     return Case(
         functools.partial(jquant.dequantize, **options),
-        functools.partial(reference.dequantize, **options),
+        functools.partial(requantization.dequantize, **options),
         lambda rng, rows: (samples.integers(rng, dtype, rows, CHANNELS), *bounds(rng, axis)),
     )
 
@@ -103,7 +104,7 @@ def requantize(dtype, cost: int = 1) -> Case:
     """`requantize`."""
 
     def formula(x, low, high, new_low, new_high):
-        return jquant.QuantizeOutput._make(reference.requantize(x, low, high, new_low, new_high, dtype))
+        return jquant.QuantizeOutput._make(requantization.requantize(x, low, high, new_low, new_high, dtype))
 
     def draw(rng, rows):
         requested = np.float32(rng.uniform(-0.1, 0)), np.float32(rng.uniform(0, 0.1))
@@ -120,7 +121,13 @@ def per_channel(function, formula, output_type, *, collectives=(), requested=Fal
         output_range = (np.float32(rng.uniform(-0.3, -0.1)), np.float32(rng.uniform(0.1, 0.3))) if requested else ()
         return draw_accumulators(rng, rows), np.minimum(low, high), np.maximum(low, high), *output_range
 
-    return Case(function, lambda *arguments: output_type(*formula(*arguments)), draw, collectives=collectives)
+    return Case(
+        function,
+        lambda *arguments: output_type(*formula(*arguments)),
+        draw,
+        collectives=collectives,
+        elementwise=requested,
+    )
 
 
 def computed_range(function, formula, output_type, cost: int = 1) -> Case:
@@ -130,7 +137,14 @@ def computed_range(function, formula, output_type, cost: int = 1) -> Case:
         return draw_accumulators(rng, rows), *bounds(rng, None)
 
     collectives = ("all-reduce", "all-reduce")
-    return Case(function, lambda *arguments: output_type(*formula(*arguments)), draw, collectives=collectives, cost=cost)
+    return Case(
+        function,
+        lambda *arguments: output_type(*formula(*arguments)),
+        draw,
+        collectives=collectives,
+        cost=cost,
+        elementwise=False,
+    )
 
 
 HALF_TO_EVEN: dict[str, Any] = {"round_mode": "HALF_TO_EVEN"}
@@ -159,22 +173,24 @@ CASES: dict[str, Case] = {
     "dequantize, SCALED, axis": dequantize(np.int8, "SCALED", AXIS),
     "requantize, quint8": requantize(np.uint8, PYTHON_COST),
     "requantize, qint8": requantize(np.int8),
-    "requantization_range": computed_range(jquant.requantization_range, reference.requantization_range, jquant.RangeOutput),
+    "requantization_range": computed_range(
+        jquant.requantization_range, requantization.requantization_range, jquant.RangeOutput
+    ),
     "quantize_down_and_shrink_range": computed_range(
         jquant.quantize_down_and_shrink_range,
-        reference.quantize_down_and_shrink_range,
+        requantization.quantize_down_and_shrink_range,
         jquant.QuantizeOutput,
         PYTHON_COST,
     ),
     "requantization_range_per_channel": per_channel(
         jquant.requantization_range_per_channel,
-        reference.requantization_range_per_channel,
+        requantization.requantization_range_per_channel,
         jquant.RangeOutput,
         collectives=("all-reduce", "all-reduce"),
     ),
     "requantize_per_channel": per_channel(
         functools.partial(jquant.requantize_per_channel, dtype="qint8"),
-        functools.partial(reference.requantize_per_channel, dtype=np.int8),
+        functools.partial(requantization.requantize_per_channel, dtype=np.int8),
         jquant.QuantizeOutput,
         requested=True,
     ),
@@ -203,7 +219,7 @@ VARIANTS: dict[str, Case] = {
     },
     "requantize_per_channel, uint8": per_channel(
         jquant.requantize_per_channel,
-        functools.partial(reference.requantize_per_channel, dtype=np.uint8),
+        functools.partial(requantization.requantize_per_channel, dtype=np.uint8),
         jquant.QuantizeOutput,
         requested=True,
     ),

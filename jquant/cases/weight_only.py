@@ -12,10 +12,11 @@ import numpy as np
 from jax import lax
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
 from jquant.cases.blocks import packed, unpacked
 from jquant.cases.case import CHANNELS, FLOATS, Case
+from jquant.reference import linear
+from jquant.reference import weight_only as reference
 
 BLOCK = 16
 DEPTH, BLOCKS = 40, 3  # the last block is partial
@@ -58,7 +59,7 @@ def matmul_n_bits(dtype, bits) -> Case:
         weights = reference.block_weights(b, scales, zero_points, a.shape[-1], bits)
         return reference.matmul_with_weights(a, weights, bias)
 
-    return Case(function, formula, functools.partial(draw_stored, dtype=dtype, bits=bits))
+    return Case(function, formula, functools.partial(draw_stored, dtype=dtype, bits=bits), elementwise=False)
 
 
 def draw_packed(rng, rows, has_minimum):
@@ -75,7 +76,7 @@ def packed_formula(a, matrix, bias):
     """The reference of `matmul_n_bits` with a packed matrix."""
     integers, zero_point = unpacked(matrix)
     scale, zero_point = np.asarray(matrix.scale), np.asarray(0 if zero_point is None else zero_point)
-    weights = reference.dequantize_linear(integers, scale, zero_point, axis=0, block_size=BLOCK)
+    weights = linear.dequantize_linear(integers, scale, zero_point, axis=0, block_size=BLOCK)
     if matrix.minimum is not None:
         weights = weights + np.repeat(np.asarray(matrix.minimum), BLOCK, axis=0)[: len(weights)].astype(np.float32)
     return reference.matmul_with_weights(a, weights, bias)
@@ -87,7 +88,7 @@ def packed_matmul_n_bits(has_minimum: bool) -> Case:
     def function(a, b, bias):
         return jquant.matmul_n_bits(a, b, bias=bias)
 
-    return Case(function, packed_formula, functools.partial(draw_packed, has_minimum=has_minimum))
+    return Case(function, packed_formula, functools.partial(draw_packed, has_minimum=has_minimum), elementwise=False)
 
 
 def gather_block_quantized(dtype, scale_dtype, bits=4) -> Case:
@@ -102,7 +103,8 @@ def gather_block_quantized(dtype, scale_dtype, bits=4) -> Case:
 
     options = {"block_size": BLOCK, "bits": bits}
     function, formula = (functools.partial(module.gather_block_quantized, **options) for module in (jquant, reference))
-    return Case(function, formula, draw, rows=(1,))
+    # The gathered integers are stored before they are dequantized.
+    return Case(function, formula, draw, rows=(1,), elementwise=False)
 
 
 CASES: dict[str, Case] = {

@@ -10,8 +10,9 @@ from support.histograms import observe, wide_counts
 from support.observers import DISTRIBUTIONS, OBSERVERS, samples_of
 from support.sampling import one_in
 
-from jquant import calibration, reference
+from jquant import calibration
 from jquant.calibration.histogram import edges
+from jquant.reference import linear as reference
 
 
 def squared_error(x, weight, low, high, dtype, symmetric=False):

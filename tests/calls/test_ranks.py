@@ -9,8 +9,10 @@ import pytest
 from support.sampling import one_in
 
 import jquant
-from jquant import DescriptorError, reference
+from jquant import DescriptorError
 from jquant.cases import samples
+from jquant.reference import elementwise as elementwise_reference
+from jquant.reference import products as products_reference
 
 from .operands import FILTERS, IMAGE, A, X
 
@@ -28,7 +30,7 @@ def test_products_of_different_ranks(packed, ranks):
     rng, (a, b) = np.random.default_rng(1), ranks
     a, b = samples.integers(rng, np.uint8, *a), samples.integers(rng, np.int8, *b)
     row, column = samples.integers(rng, np.uint8, 4, 1), samples.integers(rng, np.int8, 2)
-    expected = reference.matmul_integer(a, b, row, column)
+    expected = products_reference.matmul_integer(a, b, row, column)
     operands = (a, jquant.pack_matrix(b, column), row) if packed else (a, b, row, column)
     for function in (jquant.matmul_integer, jax.jit(jquant.matmul_integer, static_argnames="feature_level")):
         np.testing.assert_array_equal(function(*operands, feature_level="EXTENDED"), expected, strict=True)
@@ -45,7 +47,7 @@ def test_a_bias_of_a_lower_rank(shape):
     bias = rng.normal(size=shape).astype(np.float32)
     operands = a, np.float32(0.5), np.uint8(3), b, np.float32(0.25), np.int8(1), bias
     actual = jquant.matmul_integer_to_float(*operands, feature_level="EXTENDED")
-    np.testing.assert_array_equal(actual, reference.matmul_integer_to_float(*operands), strict=True)
+    np.testing.assert_array_equal(actual, products_reference.matmul_integer_to_float(*operands), strict=True)
 
 
 @pytest.mark.parametrize("shape", [(4,), (1, 4), (1, 4, 1), (1, 4, 1, 1)], ids=str)
@@ -73,9 +75,9 @@ def test_elements_of_different_ranks():
     short, long = A[0], np.stack([A, A[::-1]])
     operands = long, np.float32(0.5), np.uint8(3), short, np.float32(0.25), np.uint8(1), np.float32(0.7), np.uint8(9)
     actual = jquant.quantized_linear_add(*operands, feature_level="EXTENDED")
-    np.testing.assert_array_equal(actual, reference.quantized_linear_add(*operands, np.uint8), strict=True)
+    np.testing.assert_array_equal(actual, elementwise_reference.quantized_linear_add(*operands, np.uint8), strict=True)
     actual = jquant.quantized_linear_multiply(*operands)
-    np.testing.assert_array_equal(actual, reference.quantized_linear_multiply(*operands, np.uint8), strict=True)
+    np.testing.assert_array_equal(actual, elementwise_reference.quantized_linear_multiply(*operands, np.uint8), strict=True)
     for function in (jquant.clip_gradient, jquant.clip_gradient1):
         actual = function(X, X[0], -0.5, 0.5, feature_level="EXTENDED")
         np.testing.assert_array_equal(actual, np.where((X <= -0.5) | (X >= 0.5), 0, X[0]))

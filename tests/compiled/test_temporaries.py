@@ -9,25 +9,7 @@ from jquant.cases import CASES, VARIANTS
 
 ROWS = 2**18
 LARGEST = 2**14  # bytes of temporaries that are allowed: a scale for all rows, ranges, tables of 256 integers
-# Operators that reduce, or compute a value for many elements at once, have several loops.
-NOT_ELEMENTWISE = (
-    *("matmul_integer", "matmul_integer_to_float", "quantized_linear_matmul", "quantized_gemm", "pack_matrix"),
-    *("block_scaled_matmul", "dot_general", "matmul_n_bits"),
-    "gather_block_quantized",  # which stores the gathered integers before it dequantizes them
-    *("convolution_integer", "convolution_integer_to_float", "quantized_linear_convolution"),
-    *("quantized_linear_average_pool", "quantized_linear_global_average_pool", "quantized_linear_softmax"),
-    *("scale_and_zero_point", "requantization_range", "requantization_range_per_channel"),
-    "quantize_down_and_shrink_range",
-    "hadamard_transform",  # which stores the sums of every three stages
-    *("mx_quantize", "nvfp4_quantize"),  # which store a scale for each block, and the cases' blocks are small
-    *("mx_dequantize", "nvfp4_dequantize"),  # whose cases compute narrow floats, which are stored: see the test below
-)
-# The ranges of short rows are as large as the tensor: test_dynamic_quantize_linear.py checks long rows.
-ELEMENTWISE = {
-    name: case
-    for name, case in (CASES | VARIANTS).items()
-    if name.split(",")[0] not in NOT_ELEMENTWISE and not name.startswith("dynamic_quantize_linear, rows")
-}
+ELEMENTWISE = {name: case for name, case in (CASES | VARIANTS).items() if case.elementwise}
 
 
 def names() -> list:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
+from jquant.reference import linear as linear_reference
+from jquant.reference import nonlinear as nonlinear_reference
 
 from .graph import Graph
 
@@ -58,7 +59,7 @@ def test_quantized_linear_sigmoid(dtype):
     for _ in range(1000):
         operands = x, x_scale, x_zero_point, y_scale, _ = draw_operands(rng, np.arange(256, dtype=np.uint8).view(dtype))
         errors.append(differences(ours(*operands), theirs(*operands)))
-        value = 1 / (1 + np.exp(-reference.dequantize_linear(x, x_scale, x_zero_point).astype(np.float64))) / y_scale
+        value = 1 / (1 + np.exp(-linear_reference.dequantize_linear(x, x_scale, x_zero_point).astype(np.float64))) / y_scale
         distances.append(abs(value - np.floor(value) - 0.5) / value)
     errors, distances = np.concatenate(errors), np.concatenate(distances)
     assert distances[errors != 0].max(initial=0) < 2.0**-21
@@ -107,7 +108,7 @@ def test_quantized_linear_average_pool(dtype):
         for _ in range(100):
             operands = x, x_scale, x_zero_point, y_scale, _ = draw_pooling_operands(rng, dtype, sizes)
             errors.append(differences(ours(*operands), theirs(*operands)).ravel())
-            total, count = reference.window_sums(x, x_zero_point, **windows)
+            total, count = nonlinear_reference.window_sums(x, x_zero_point, **windows)
             value = total * np.float64(x_scale) / count / y_scale
             distances.append(abs(value - np.floor(value) - 0.5).ravel())
     errors, distances = np.concatenate(errors), np.concatenate(distances)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
+from jquant.reference import weight_only as reference
 
 from .graph import Graph, onnx, run
 

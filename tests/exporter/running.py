@@ -9,8 +9,14 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from jquant.cases import CASES, blocks, convolutions, products, weight_only
 from jquant.onnx import onnxruntime_session
 from jquant.onnx.exporter import export
+
+_PRODUCTS = products, blocks, weight_only, convolutions
+# Every operator that has cases is either a product, whose exports are in test_integer_products.py, or in test_operators.py.
+PRODUCTS = [*dict.fromkeys(name.split(",")[0] for family in _PRODUCTS for name in family.CASES)]
+OPERATORS = [*dict.fromkeys(operator for name in CASES if (operator := name.split(",")[0]) not in PRODUCTS)]
 
 
 def run(model: onnx.ModelProto, inputs: Sequence, *, optimized: bool) -> list[np.ndarray]:

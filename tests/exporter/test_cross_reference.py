@@ -1,10 +1,9 @@
 """The nodes in `docs/cross_reference.md` are those in the tables of converters and writers."""
 
-import importlib.util
 import re
 
 import pytest
-from support.documents import OPERATORS, ROOT
+from support.documents import DOCS, OPERATORS, cross_reference, generated_pages
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 
@@ -14,30 +13,22 @@ from jquant.onnx.graphs.graph import DEFAULT_DOMAIN  # noqa: E402
 from jquant.onnx.running import recorded_nodes, registry  # noqa: E402
 from jquant.onnx.writing import table  # noqa: E402  # fills the table of writers
 
-DOCS = ROOT / "docs"
 PAGE = (DOCS / "cross_reference.md").read_text()
-specification = importlib.util.spec_from_file_location("generated_pages", DOCS / "generated_pages.py")
-generated_pages = importlib.util.module_from_spec(specification)
-specification.loader.exec_module(generated_pages)
 
 NODES = {node: operator for operator in OPERATORS for node in registry.counterparts(operator)}
-
-
-def cells() -> dict[str, str]:
-    """The cell of ONNX, by operator."""
-    section = PAGE.split("## Names\n")[1].split("\n## ")[0]
-    rows = [line.strip("|").split(" | ") for line in section.splitlines() if line.startswith("| `")]
-    return {name: row[2] for row in rows for name in re.findall(r"`(\w+)`", row[0])}
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_counterparts(operator):
     """The cell names the counterparts of an operator, and no other node; onnxruntime's in italics."""
-    cell = cells()[operator]
-    named = {node for node in NODES if re.search(rf"\b{node[1]}\b", cell)}
-    assert named == set(registry.counterparts(operator))
+    _, cell, *_ = cross_reference("Names")[operator]
+    named, read = {node for node in NODES if re.search(rf"\b{node[1]}\b", cell)}, set(registry.counterparts(operator))
+    row = f'{operator}: its row in the table "Names" of docs/cross_reference.md'
+    assert not read - named, f"{row} does not name {read - named}, which jquant/onnx/nodes registers as counterparts"
+    assert not named - read, f"{row} names {named - read}, which jquant/onnx/nodes does not register as counterparts"
     for domain, name in named:
-        assert bool(re.search(rf"\*{name}\b", cell)) == (domain != DEFAULT_DOMAIN)
+        is_other = domain != DEFAULT_DOMAIN
+        assert bool(re.search(rf"\*{name}\b", cell)) == is_other, f"{row} has {name} {'not ' * is_other}in italics"
 
 
 def test_counterparts_are_operators():
@@ -49,7 +40,8 @@ def test_counterparts_are_operators():
 
 def test_written_nodes():
     """`python docs/generated_pages.py` writes the last column."""
-    assert generated_pages.cross_reference(PAGE) == PAGE
+    stale = "the last column of docs/cross_reference.md is stale; `python docs/generated_pages.py` writes it"
+    assert generated_pages.cross_reference(PAGE) == PAGE, stale
     assert "| QuantizeLinear |\n" in PAGE
 
 

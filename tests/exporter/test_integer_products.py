@@ -16,32 +16,18 @@ from support.sampling import one_in
 from support.saturation import need_exact_products
 
 import jquant
-from jquant import reference
 from jquant.cases import CASES, VARIANTS, Case
 from jquant.packed.matrix import PackedMatrix
+from jquant.reference import products as reference
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
 
-from exporter.running import run, sample  # noqa: E402
+from exporter.running import PRODUCTS, run, sample  # noqa: E402
 
 from jquant.onnx.exporter import export  # noqa: E402
 
-OPERATORS = {
-    "matmul_integer",
-    "matmul_integer_to_float",
-    "quantized_linear_matmul",
-    "quantized_gemm",
-    "convolution_integer",
-    "convolution_integer_to_float",
-    "quantized_linear_convolution",
-    "dot_general",
-    "matmul_n_bits",
-    "block_scaled_matmul",
-    "gather_block_quantized",
-    "pack_matrix",
-}
-ALL = {name: case for name, case in {**CASES, **VARIANTS}.items() if name.split(",")[0] in OPERATORS}
+ALL = {name: case for name, case in {**CASES, **VARIANTS}.items() if name.split(",")[0] in PRODUCTS}
 ROWS = 6
 DOMAINS = ("com.microsoft",), ()
 ON_AND_OFF = pytest.mark.parametrize("optimized", [True, False])
@@ -94,7 +80,7 @@ def different(case: Case, arguments: tuple, *, known: bool, domains: tuple = DOM
 WITH_PARAMETERS = [name for name, case in ALL.items() if len(case.rows) < len(case.arguments(0, ROWS))]
 
 
-@pytest.mark.parametrize("name", sample([name for name in CASES if name in WITH_PARAMETERS], *OPERATORS, marker="gate"))
+@pytest.mark.parametrize("name", sample([name for name in CASES if name in WITH_PARAMETERS], *PRODUCTS, marker="gate"))
 def test_known_weights(name):
     """One case of each operator in the suite."""
     assert different(*drawn(name), known=True, optimized=True) == 0

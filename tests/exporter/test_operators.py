@@ -19,24 +19,14 @@ from support.sampling import one_in
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
 
-from exporter.running import run, run_reference  # noqa: E402
+from exporter.running import OPERATORS, run, run_reference  # noqa: E402
 
 import jquant  # noqa: E402
 from jquant.cases import CASES, VARIANTS, samples  # noqa: E402
 from jquant.errors import ModelError  # noqa: E402
 from jquant.onnx.exporter import export  # noqa: E402
 
-_OPERATORS = (
-    *("quantize_linear", "dequantize_linear", "dynamic_quantize_linear", "scale_and_zero_point"),
-    *("pack_integers", "unpack_integers", "clip", "clip1", "clip_gradient", "clip_gradient1"),
-    *("quantize", "dequantize", "quantize_and_dequantize", "fake_quantize", "requantize", "requantize_per_channel"),
-    *("requantization_range", "requantization_range_per_channel", "quantize_down_and_shrink_range"),
-    *("quantized_linear_add", "quantized_linear_multiply", "quantized_linear_concat", "quantized_linear_leaky_relu"),
-    *("quantized_linear_sigmoid", "quantized_linear_softmax"),
-    *("quantized_linear_average_pool", "quantized_linear_global_average_pool"),
-    *("mx_quantize", "mx_dequantize", "nvfp4_quantize", "nvfp4_dequantize", "hadamard_transform"),
-)
-NAMES = [name for name in CASES | VARIANTS if name.split(",")[0] in _OPERATORS]
+NAMES = [name for name in CASES | VARIANTS if name.split(",")[0] in OPERATORS]
 _OFTEN = [name for name in NAMES if name in CASES]
 
 _NO_FLOATS_OF_4_BITS = "onnxruntime converts no FLOAT4E2M1"
@@ -261,12 +251,12 @@ def _also_exported(function, calls: list):
     return call
 
 
-@one_in(11, "name", _OPERATORS, gate=3)
+@one_in(11, "name", OPERATORS, gate=3)
 def test_examples(name, monkeypatch):
     """The calls in an operator's docstring."""
     examples = doctest.DocTestFinder(recurse=False).find(getattr(jquant, name), name, globs={})
     calls = []
-    for operator in _OPERATORS:
+    for operator in OPERATORS:
         monkeypatch.setattr(jquant, operator, _also_exported(getattr(jquant, operator), calls))
     program = "".join(example.source for test in examples for example in test.examples)
     if name in EXAMPLES_LEFT_OUT:

@@ -10,8 +10,8 @@ from support.saturation import need_exact_products
 pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 
 import jquant.onnx
-from jquant import reference
 from jquant.cases import samples
+from jquant.reference import linear as reference
 
 from .quantized_nodes import Node, check, onnx
 
@@ -124,7 +124,7 @@ def test_narrow_floats(name, saturate, precision):
         scale = np.exp2(rng.integers(-3, 3, sizes)).astype(FLOAT32)
         axes = {key: value for key, value in options.items() if sizes}
         with np.errstate(over="ignore", invalid="ignore"):
-            quotient = x / reference.linear.broadcast_parameter(scale, x, axes.get("axis"), axes.get("block_size"))
+            quotient = x / reference.broadcast_parameter(scale, x, axes.get("axis"), axes.get("block_size"))
             quotient = quotient.astype(np.float16) if precision else quotient
         narrow = reference.quantize_linear(quotient.astype(FLOAT32), FLOAT32(1), 0, dtype, saturate=bool(saturate))
         expected = reference.dequantize_linear(narrow, scale, **axes)

@@ -17,10 +17,10 @@ from kernels.block_operands import Operands, integers, padded
 from kernels.mosaic_gpu_cases import differences
 
 from benchmarks.device import simulator
-from jquant import reference
 from jquant.kernels.pallas import gpu_blocks
 from jquant.kernels.pallas.gpu_block_tiles import BlockTileConfig
 from jquant.packed.block_matrix import PackedBlockMatrix
+from jquant.reference import blocks as reference
 
 SMALL = BlockTileConfig(tile_m=8, warpgroups=1, stages=3, epilogue_m=8, group_n=1, blocks=2)
 WIDE = BlockTileConfig(tile_m=64, warpgroups=2, stages=2, epilogue_m=16, group_n=2, blocks=3)

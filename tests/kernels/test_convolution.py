@@ -13,12 +13,12 @@ from support.comparison import assert_equal
 from support.geometries import GEOMETRIES, reordered
 
 import jquant
-from jquant import reference
 from jquant.arguments import convolutions
 from jquant.cases import samples
 from jquant.kernels.convolution import composed, dispatch, im2col, xla
 from jquant.kernels.epilogue import AddBias, Dequantize, Requantize
 from jquant.lowering import cpu_features
+from jquant.reference import convolutions as reference
 
 
 @pytest.mark.parametrize("layout", [("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")])

@@ -16,12 +16,13 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import PartitionSpec as P
 from support.sampling import one_in
 
-from jquant import reference
 from jquant.arithmetic import signs
 from jquant.kernels import xla, zero_point
 from jquant.kernels.epilogue import AddBias, Dequantize, Requantize, ZeroPointCorrection
 from jquant.kernels.pallas import tpu
 from jquant.kernels.pallas.tpu_tiles import TileConfig
+from jquant.reference import products as reference
+from jquant.reference.rounding import saturate
 
 float32 = np.float32
 DTYPE_PAIRS = tuple(itertools.product((np.int8, np.uint8), repeat=2))
@@ -139,7 +140,7 @@ def epilogue(random: np.random.Generator, form: str, batch, product: np.ndarray)
                 zero = random.integers(-128, 256, shape(scalar, rows)).astype(random.choice([np.int32, float32]))
             rounded = np.rint(product.astype(float32) * multiplier)
             value = rounded if zero is None else rounded + zero.astype(float32)
-            return (AddBias(bias), Requantize(multiplier, zero, dtype)), reference.saturate(value, dtype)
+            return (AddBias(bias), Requantize(multiplier, zero, dtype)), saturate(value, dtype)
         a_scale, b_scale = factors(random, shape(scalar, rows)), factors(random, shape(scalar, columns))
         bias = factors(random, shape(scalar, columns, rows, full)) if random.random() < 0.7 else None
         value = product.astype(float32) * (a_scale * b_scale)

@@ -15,10 +15,10 @@ from jax.sharding import PartitionSpec as P
 from support.sampling import one_in
 
 import jquant
-from jquant import reference
 from jquant.kernels import xla_blocks
 from jquant.kernels.pallas import tpu_blocks
 from jquant.kernels.pallas.tpu_block_tiles import BlockTileConfig, config_for
+from jquant.reference import blocks as reference
 
 from . import mapped_operands
 from .block_operands import Operands, integers, padded

@@ -14,7 +14,8 @@ from support.documents import run_document
 from support.example_programs import load_example
 
 import jquant
-from jquant import reference
+from jquant.reference import nonlinear as nonlinear_reference
+from jquant.reference import products as products_reference
 
 for package in ("pymicro_wakeword", "ai_edge_litert", "matplotlib", "tqdm"):
     pytest.importorskip(package, reason=f"{package} is not installed (extra: models)")
@@ -75,13 +76,13 @@ def compiled(kind: str):
 def expected(kind: str, layer, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
     """The formula in NumPy, for windows of the size of the filter."""
     if kind == "LOGISTIC":
-        return reference.quantized_linear_sigmoid(x, *layer.input, *layer.output), None
+        return nonlinear_reference.quantized_linear_sigmoid(x, *layer.input, *layer.output), None
     equation = {"CONV_2D": "nhwc,ohwc->no", "DEPTHWISE_CONV_2D": "nhwc,ihwc->nc", "FULLY_CONNECTED": "nk,ko->no"}[kind]
     x = x.reshape(len(x), -1) if kind == "FULLY_CONNECTED" else x
     product = np.einsum(equation, x.astype(np.int64) - layer.input.zero_point, layer.weight.astype(np.int64))
     total = product + layer.bias
     assert abs(total).max() < 2**31
-    return reference.requantize_product(total, layer.input.scale, layer.weight_scale, *layer.output, np.int8), total
+    return products_reference.requantize_product(total, layer.input.scale, layer.weight_scale, *layer.output, np.int8), total
 
 
 def test_each_layer(name):

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
+from jquant.reference import elementwise as reference
 
 FACTOR = np.float32(0.1)
 PAIRS = np.stack(np.meshgrid(np.arange(256), np.arange(256), indexing="ij")).reshape(2, -1)

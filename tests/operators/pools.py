@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from jquant import reference
 from jquant.cases import samples
+from jquant.reference import nonlinear as reference
 
 FLOAT32 = np.float32
 every_type = pytest.mark.parametrize("dtype", [np.int8, np.uint8])

@@ -6,8 +6,8 @@ import itertools
 import numpy as np
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
+from jquant.reference import products as reference
 
 FLOAT32 = np.float32
 INTEGERS = (np.int8, np.uint8)

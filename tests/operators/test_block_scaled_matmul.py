@@ -19,10 +19,10 @@ from support.layouts import kinds
 from support.sampling import one_in
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
 from jquant.cases.blocks import packed, unpacked
 from jquant.kernels import block_dot, blocks_on_cpu, implementations, xla_blocks
+from jquant.reference import blocks as reference
 
 FLOAT32 = np.float32
 NARROW, BYTES = (jnp.int4, jnp.uint4), (np.int8, np.uint8)

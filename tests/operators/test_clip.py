@@ -10,8 +10,9 @@ from support.comparison import assert_equal
 from support.signatures import f32, raises
 
 import jquant
-from jquant import DescriptorError, DescriptorTypeError, reference
+from jquant import DescriptorError, DescriptorTypeError
 from jquant.cases import samples
+from jquant.reference import clipping as reference
 
 FLOAT32 = np.float32
 

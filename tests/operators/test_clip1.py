@@ -5,7 +5,8 @@ import pytest
 from support.comparison import assert_equal
 
 import jquant
-from jquant import DescriptorTypeError, reference
+from jquant import DescriptorTypeError
+from jquant.reference import clipping as reference
 
 from . import clips
 from .clips import FLOATS, clipped, every_type, floats, level

@@ -8,7 +8,8 @@ import pytest
 from support.comparison import assert_equal
 
 import jquant
-from jquant import DescriptorError, DescriptorTypeError, reference
+from jquant import DescriptorError, DescriptorTypeError
+from jquant.reference import clipping as reference
 
 from . import clips
 from .clips import BOUNDS, FLOAT_BOUNDS, FLOATS, INTEGERS, floats, integers, level

@@ -4,7 +4,7 @@ import numpy as np
 from support.comparison import assert_equal
 
 import jquant
-from jquant import reference
+from jquant.reference import clipping as reference
 
 from . import clips
 from .clips import clipped, every_type, level

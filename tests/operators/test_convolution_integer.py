@@ -11,8 +11,9 @@ from support.comparison import assert_equal
 from support.geometries import GEOMETRIES, formula, one_geometry_in_two, reordered
 
 import jquant
-from jquant import DescriptorError, reference
+from jquant import DescriptorError
 from jquant.cases import samples
+from jquant.reference import convolutions as reference
 
 from .convolutions import PAIRS, WRAPPED_SUM, long_sums, of, or_zero, w, x, zero_points
 

@@ -17,8 +17,9 @@ from support.geometries import GEOMETRIES, formula, one_geometry_in_two, reorder
 from support.sampling import one_in
 
 import jquant
-from jquant import DescriptorError, DescriptorTypeError, reference
+from jquant import DescriptorError, DescriptorTypeError
 from jquant.cases import samples
+from jquant.reference import convolutions as reference
 
 from .convolutions import PAIRS, WRAPPED_SUM, long_sums, of, w, x, zero_points
 

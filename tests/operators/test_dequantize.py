@@ -10,7 +10,7 @@ from support.comparison import assert_equal, assert_refused, refusals
 from support.sampling import one_in
 
 import jquant
-from jquant import reference
+from jquant.reference import requantization as reference
 
 FLOAT32 = np.float32
 TYPES = {"qint8": np.int8, "quint8": np.uint8, "qint16": np.int16, "quint16": np.uint16, "qint32": np.int32}

@@ -16,8 +16,9 @@ from support.programs import together
 from support.sampling import one_in
 
 import jquant
-from jquant import DescriptorError, DescriptorTypeError, reference
+from jquant import DescriptorError, DescriptorTypeError
 from jquant.cases import samples
+from jquant.reference import linear as reference
 
 from .affine import EXTENDED, FLOAT32, FLOATS, NARROW_FLOATS, SIZES, TYPES, WIDE_TYPES, every_form, jitted
 

@@ -17,7 +17,8 @@ from support.layouts import kinds
 from support.sampling import one_in
 
 import jquant
-from jquant import DescriptorError, DescriptorTypeError, reference
+from jquant import DescriptorError, DescriptorTypeError
+from jquant.reference import products as reference
 
 FLOAT32, BFLOAT16, FLOAT16 = np.dtype(np.float32), jnp.dtype(jnp.bfloat16), np.dtype(np.float16)
 DENSE = (((1,), (0,)), ((), ()))

@@ -17,8 +17,10 @@ from support.signatures import DATA_TYPES, level_name, of
 from support.signatures import x64 as x64
 
 import jquant
-from jquant import DescriptorError, DescriptorTypeError, FeatureLevel, reference
+from jquant import DescriptorError, DescriptorTypeError, FeatureLevel
 from jquant.cases import samples
+from jquant.reference import linear as linear_reference
+from jquant.reference import products as products_reference
 
 FLOAT32 = np.float32
 both_types = pytest.mark.parametrize("dtype", [np.uint8, np.int8])
@@ -36,11 +38,11 @@ def by_row(axis, symmetric, dtype):
 
 
 def expected_rows(*arguments, **options):
-    return jquant.DynamicQuantizeOutput(*reference.dynamic_quantize_linear(*arguments, **options))
+    return jquant.DynamicQuantizeOutput(*linear_reference.dynamic_quantize_linear(*arguments, **options))
 
 
 def assert_formula(x, dtype):
-    output = jquant.DynamicQuantizeOutput(*reference.dynamic_quantize_linear(x, dtype=dtype))
+    output = jquant.DynamicQuantizeOutput(*linear_reference.dynamic_quantize_linear(x, dtype=dtype))
     assert_equal(program(dtype)(x), output, f"{x}")
     return output
 
@@ -112,7 +114,7 @@ def test_on_a_mesh(value, where):
     split = jax.device_put(x, NamedSharding(mesh, P("x")))
     with jax.set_mesh(mesh):
         actual = program(np.uint8)(split)
-    assert_equal(actual, jquant.DynamicQuantizeOutput(*reference.dynamic_quantize_linear(x)))
+    assert_equal(actual, jquant.DynamicQuantizeOutput(*linear_reference.dynamic_quantize_linear(x)))
 
 
 def test_the_derivative_of_the_scale():
@@ -247,7 +249,9 @@ class TestRows:
             def product(*quantized):
                 return jquant.matmul_integer_to_float(*quantized, w, 0.5)
 
-            expected = reference.matmul_integer(output, w, zero_point).astype(FLOAT32) * (np.asarray(scale) * FLOAT32(0.5))
+            expected = products_reference.matmul_integer(output, w, zero_point).astype(FLOAT32) * (
+                np.asarray(scale) * FLOAT32(0.5)
+            )
             np.testing.assert_array_equal(jax.vmap(product)(output, scale, zero_point), expected, strict=True)
             tokens = (leaf.reshape(6, -1) for leaf in (output, scale, zero_point))
             np.testing.assert_array_equal(product(*tokens), expected.reshape(6, 5), strict=True)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jquant
-from jquant import reference
+from jquant.reference import tensorflow as reference
 
 from . import straight_through
 from .straight_through import NO_AXIS

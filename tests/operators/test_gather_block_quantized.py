@@ -14,8 +14,9 @@ from support.programs import together
 from support.sampling import one_in
 
 import jquant
-from jquant import DescriptorError, DescriptorTypeError, reference
+from jquant import DescriptorError, DescriptorTypeError
 from jquant.cases import samples
+from jquant.reference import weight_only as reference
 
 FLOAT32 = np.float32
 FLOATS = np.float32, np.float16, jnp.bfloat16

@@ -17,7 +17,8 @@ from support.sampling import one_in
 from support.signatures import raises
 
 import jquant
-from jquant import DescriptorTypeError, reference
+from jquant import DescriptorTypeError
+from jquant.reference import rotations as reference
 
 FLOAT32 = np.float32
 SIZES = [2**m for m in range(11)]

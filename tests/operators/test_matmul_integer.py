@@ -14,8 +14,9 @@ from support.sampling import one_in
 from support.signatures import i8, of, outcome, u8
 
 import jquant
-from jquant import DescriptorError, reference
+from jquant import DescriptorError
 from jquant.cases import samples
+from jquant.reference import products as reference
 
 from .products import INTEGERS, SHAPES, ZERO_POINTS, Problem
 

@@ -12,7 +12,7 @@ from support.programs import together, with_packed_weights
 from support.sampling import one_in
 
 import jquant
-from jquant import reference
+from jquant.reference import products as reference
 
 from .products import FLOAT32, INTEGERS, SHAPES, ZERO_POINTS, Problem, thinned
 

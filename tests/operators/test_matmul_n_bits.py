@@ -17,9 +17,10 @@ from support.programs import together
 from support.sampling import one_in
 
 import jquant
-from jquant import DescriptorError, DescriptorTypeError, reference
+from jquant import DescriptorError, DescriptorTypeError
 from jquant.cases import samples
 from jquant.kernels.weight_only import dense
+from jquant.reference import weight_only as reference
 
 FLOAT32 = np.float32
 EPSILON = 2.0**-23

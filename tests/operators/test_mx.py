@@ -12,8 +12,9 @@ from support.sampling import one_in
 from support.signatures import raises
 
 import jquant
-from jquant import DescriptorTypeError, reference
+from jquant import DescriptorTypeError
 from jquant.cases.microscaling import ELEMENTS
+from jquant.reference import microscaling as reference
 from jquant.reference import narrow_floats
 
 FLOAT32 = np.float32

@@ -10,8 +10,9 @@ from support.sampling import one_in
 from support.signatures import raises
 
 import jquant
-from jquant import DescriptorTypeError, reference
+from jquant import DescriptorTypeError
 from jquant.cases import samples
+from jquant.reference import microscaling as reference
 
 FLOAT32 = np.float32
 

@@ -8,7 +8,8 @@ from support.comparison import assert_equal
 from support.signatures import raises, u8
 
 import jquant
-from jquant import DescriptorTypeError, reference
+from jquant import DescriptorTypeError
+from jquant.reference import packing as reference
 
 from .affine import TYPES
 

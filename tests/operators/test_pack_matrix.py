@@ -13,10 +13,11 @@ from support.comparison import assert_equal
 from support.sampling import one_in
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
 from jquant.cases.blocks import packed as packed_blocks
 from jquant.kernels import packed as packing
+from jquant.reference import blocks as blocks_reference
+from jquant.reference import products as products_reference
 
 from .products import FLOAT32, INTEGERS, Problem
 
@@ -165,7 +166,9 @@ def test_vmap(zero_point):
     assert packed.shape == (4, 64, 7)
     expected = np.stack([p.expected for p in problems])
     assert_equal(jax.vmap(jquant.matmul_integer)(a, packed, a_zero_point), expected)
-    first = np.stack([reference.matmul_integer(p.a, problems[0].b, p.a_column, problems[0].b_row) for p in problems])
+    first = np.stack(
+        [products_reference.matmul_integer(p.a, problems[0].b, p.a_column, problems[0].b_row) for p in problems]
+    )
     shared = jax.vmap(jquant.matmul_integer, in_axes=(0, None, 0))
     assert_equal(shared(a, problems[0].packed, a_zero_point), first)
     last = jax.vmap(jquant.matmul_integer, in_axes=(0, None, 0), out_axes=2)
@@ -185,7 +188,9 @@ def test_scan_over_layers():
         expected = x
         for weights, zero_point in zip(layers, layer_zero_points, strict=True):
             step = FLOAT32(0.01)
-            expected = reference.quantized_linear_matmul(expected, step, 0, weights, step, zero_point, step, 0, np.int8)
+            expected = products_reference.quantized_linear_matmul(
+                expected, step, 0, weights, step, zero_point, step, 0, np.int8
+            )
         assert_equal(jax.jit(lambda x, packed: jax.lax.scan(layer, x, packed)[0])(x, packed), expected)
 
 
@@ -295,7 +300,7 @@ def test_each_array_of_blocks_is_checked():
     packed = packed_blocks(BLOCKS[0], np.int8(1), BLOCKS[1], 32)
     half = dataclasses.replace(packed, scale=packed.scale.astype(np.float16))
     a = np.ones((1, 70), np.int8)
-    expected = reference.block_scaled_matmul(a, np.float32(1), None, BLOCKS[0], half.scale, np.int8(1), block_size=32)
+    expected = blocks_reference.block_scaled_matmul(a, np.float32(1), None, BLOCKS[0], half.scale, np.int8(1), block_size=32)
     assert_equal(jquant.block_scaled_matmul(a, 1.0, None, half), expected)
     sizes = "data, scale, zero_point and minimum of the packed matrix do not fit"
     for changed, text in (

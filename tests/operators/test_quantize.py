@@ -13,8 +13,9 @@ from support.signatures import DATA_TYPES, f32, i8, of, raises
 from support.signatures import x64 as x64
 
 import jquant
-from jquant import DescriptorError, DescriptorTypeError, reference
+from jquant import DescriptorError, DescriptorTypeError
 from jquant.cases import samples
+from jquant.reference import tensorflow as reference
 
 INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32]
 FLOAT32 = np.float32

@@ -9,7 +9,7 @@ import pytest
 from support.sampling import one_in
 
 import jquant
-from jquant import reference
+from jquant.reference import tensorflow as reference
 
 from . import straight_through
 from .straight_through import NO_AXIS, values

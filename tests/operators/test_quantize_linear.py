@@ -9,8 +9,9 @@ from support.sampling import one_in
 from support.signatures import of, outcome, result_of, valid
 
 import jquant
-from jquant import DescriptorError, DescriptorTypeError, FeatureLevel, reference
+from jquant import DescriptorError, DescriptorTypeError, FeatureLevel
 from jquant.cases import samples
+from jquant.reference import linear as reference
 
 from .affine import EXTENDED, FLOAT32, FLOATS, NARROW_FLOATS, SIZES, TYPES, every_form, jitted
 

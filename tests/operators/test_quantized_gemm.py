@@ -7,8 +7,8 @@ import pytest
 from support.comparison import assert_equal
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
+from jquant.reference import products as reference
 
 from .products import INTEGERS
 

@@ -12,8 +12,9 @@ from support.collectives import collectives
 from support.sampling import one_in
 
 import jquant
-from jquant import DescriptorError, reference
+from jquant import DescriptorError
 from jquant.cases import samples
+from jquant.reference import nonlinear as reference
 
 from .pools import FLOAT32, assert_every_sum_of_six, drawn, every_type
 

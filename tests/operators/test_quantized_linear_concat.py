@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import jquant
-from jquant import DescriptorError, DescriptorTypeError, reference
+from jquant import DescriptorError, DescriptorTypeError
 from jquant.cases import samples
+from jquant.reference import elementwise as reference
 
 from .elementwise import COUNT, FACTOR, INTEGERS, columns, parameters, values
 

@@ -14,8 +14,9 @@ from support.comparison import assert_equal
 from support.geometries import GEOMETRIES, formula, one_geometry_in_two, reordered
 
 import jquant
-from jquant import DescriptorError, DescriptorTypeError, reference
+from jquant import DescriptorError, DescriptorTypeError
 from jquant.cases import samples
+from jquant.reference import convolutions as reference
 
 from .convolutions import PAIRS, WRAPPED_SUM, long_sums, of, w, x, zero_points
 

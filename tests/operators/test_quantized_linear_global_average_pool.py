@@ -8,8 +8,9 @@ from jax.sharding import PartitionSpec as P
 from support.collectives import Collective, collectives
 
 import jquant
-from jquant import DescriptorError, reference
+from jquant import DescriptorError
 from jquant.cases import samples
+from jquant.reference import nonlinear as reference
 
 from .pools import FLOAT32, assert_every_sum_of_six, drawn, every_type
 

@@ -12,8 +12,9 @@ from support.programs import together, with_packed_weights
 from support.sampling import one_in
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
+from jquant.reference import products as reference
+from jquant.reference.rounding import saturate
 
 from .products import FLOAT32, INTEGERS, SHAPES, ZERO_POINTS, Problem, thinned
 
@@ -52,7 +53,7 @@ def test_scales_and_zero_points(a_dtype, b_dtype, dtype):
 def test_ties_are_rounded_to_even_before_the_zero_point():
     a = np.arange(-128, 128, dtype=np.int8)[:, None]
     for zero_point in (0, 1, 2, -3):
-        expected = reference.saturate(np.rint(a / 2) + zero_point, np.int8)
+        expected = saturate(np.rint(a / 2) + zero_point, np.int8)
         assert_equal(jquant.quantized_linear_matmul(a, 0.5, None, np.int8([[1]]), 1.0, None, 1.0, zero_point), expected)
 
 

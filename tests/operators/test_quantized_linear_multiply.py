@@ -6,8 +6,9 @@ import pytest
 from support.sampling import one_in
 
 import jquant
-from jquant import DescriptorError, DescriptorTypeError, reference
+from jquant import DescriptorError, DescriptorTypeError
 from jquant.cases import samples
+from jquant.reference import elementwise as reference
 
 from . import binary
 from .binary import TYPES, applied, parameter_sets

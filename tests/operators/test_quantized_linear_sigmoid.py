@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
 from jquant.reference import nonlinear
+from jquant.reference import nonlinear as reference
 
 from .elementwise import FACTOR, parameter_sets
 

@@ -11,8 +11,9 @@ from support.collectives import Collective, collectives
 from support.sampling import one_in
 
 import jquant
-from jquant import DescriptorError, reference
+from jquant import DescriptorError
 from jquant.cases import samples
+from jquant.reference import nonlinear as reference
 
 from .elementwise import FACTOR, parameter_sets
 

@@ -6,8 +6,8 @@ import pytest
 from support.comparison import assert_equal, assert_refused, refusals
 
 import jquant
-from jquant import reference
 from jquant.cases import samples
+from jquant.reference import requantization as reference
 
 FLOAT32 = np.float32
 

@@ -16,8 +16,10 @@ from support import formats
 from support.networks import SCHEMES, Float, recipe
 
 import jquant
-from jquant import ScaleGranularity, reference, transform
+from jquant import ScaleGranularity, transform
 from jquant.calibration import Range
+from jquant.reference import convolutions as convolutions_reference
+from jquant.reference import linear as linear_reference
 from jquant.transform import Activations
 
 EXTENDED = "EXTENDED"
@@ -509,22 +511,22 @@ class NumPy(ByHand):
 
     def _scale(self, low, high, dtype):
         symmetric = dtype != "UINT8"
-        return reference.scale_and_zero_point(
+        return linear_reference.scale_and_zero_point(
             low, high, np.dtype(dtype.lower()), symmetric=symmetric, narrow_range=symmetric
         )
 
     def _quantize(self, x, scale, zero_point, dtype):
         zero_point = np.zeros((), dtype.lower()) if zero_point is None else zero_point
-        return reference.quantize_linear(x, scale, zero_point, np.dtype(dtype.lower())), scale, zero_point
+        return linear_reference.quantize_linear(x, scale, zero_point, np.dtype(dtype.lower())), scale, zero_point
 
     def _quantize_dynamically(self, x):
-        return reference.dynamic_quantize_linear(x)
+        return linear_reference.dynamic_quantize_linear(x)
 
     def _rotate(self, rows):
         return rotated(rows)
 
     def _dequantize(self, values, scale, dtype):
-        return reference.dequantize_linear(values, scale, dtype=dtype)
+        return linear_reference.dequantize_linear(values, scale, dtype=dtype)
 
     def _float_product(self, letters, x, w, dtype):
         return np.einsum(letters, x.astype(np.float64), np.asarray(w).astype(np.float64)).astype(np.float32).astype(dtype)
@@ -569,13 +571,13 @@ class NumPy(ByHand):
         """The convolution of floats that are integers."""
         x, w = self._channels_first(x, np.asarray(w), options)
         assert all((operand == np.rint(operand)).all() for operand in (x, w))
-        output = reference.convolution_integer(x, w, **self._keywords(options)).astype(np.float32)
+        output = convolutions_reference.convolution_integer(x, w, **self._keywords(options)).astype(np.float32)
         return self._in_layout(output, options).astype(x.dtype)
 
     def _integer_convolution(self, quantized, w, w_scale, options, dtype):
         x, x_scale, zero_point = quantized
         x, w = self._channels_first(x, w, options)
-        output = reference.convolution_integer_to_float(
+        output = convolutions_reference.convolution_integer_to_float(
             x, x_scale, zero_point, w, np.reshape(w_scale, -1), 0, dtype=dtype, **self._keywords(options)
         )
         return self._in_layout(output, options)

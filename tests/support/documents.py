@@ -1,6 +1,7 @@
-"""Runs the code blocks of the documentation; the names of all operators."""
+"""Runs the code blocks of the documentation; the names of all operators, and tables of them."""
 
 import doctest
+import importlib.util
 import inspect
 import re
 from pathlib import Path
@@ -8,6 +9,10 @@ from pathlib import Path
 import jquant
 
 ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+_specification = importlib.util.spec_from_file_location("generated_pages", DOCS / "generated_pages.py")
+generated_pages = importlib.util.module_from_spec(_specification)
+_specification.loader.exec_module(generated_pages)
 OPERATORS = [  # the public functions that are operators
     name
     for name, function in inspect.getmembers(jquant, inspect.isfunction)
@@ -29,3 +34,14 @@ def run_document(name: str, section: str | None = None) -> None:
         assert runner.run(test, clear_globs=False).failed == 0
         globals_ |= test.globs
     assert blocks
+
+
+def cross_reference(title: str) -> dict[str, list[str]]:
+    """The cells of a table's rows in cross_reference.md, by the operators in the first cell of each row."""
+    section = (DOCS / "cross_reference.md").read_text().split(f"## {title}\n")[1].split("\n## ")[0]
+    lines = (line for line in section.splitlines() if line.startswith("| `"))
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    named = [(name, cells) for first, *cells in rows for name in re.findall(r"`(\w+)`", first)]
+    twice = sorted({name for name, _ in named if [other for other, _ in named].count(name) > 1})
+    assert not twice, f"{', '.join(twice)}: more than one row in the table {title!r} of docs/cross_reference.md"
+    return dict(named)

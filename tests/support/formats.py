@@ -11,7 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import jquant
-from jquant import reference, transform
+from jquant import transform
+from jquant.reference import blocks as blocks_reference
+from jquant.reference import linear as linear_reference
+from jquant.reference import microscaling as microscaling_reference
 
 MICROSCALING = {
     "MXFP8E4M3FN": "float8_e4m3fn",
@@ -50,10 +53,10 @@ def quantize(array: Any, matrix: Any, scheme: transform.Scheme) -> Quantized:
     by_numpy, name, rows = array is np, scheme.weight_type, matrix.shape[-2]
     if name in MICROSCALING:
         size = scheme.block_size or 32
-        convert = reference.mx_quantize if by_numpy else jquant.mx_quantize
+        convert = microscaling_reference.mx_quantize if by_numpy else jquant.mx_quantize
         return Quantized(*convert(matrix, MICROSCALING[name], axis=-2, block_size=size), None, size)
     if name == "NVFP4":
-        convert = reference.nvfp4_quantize if by_numpy else jquant.nvfp4_quantize
+        convert = microscaling_reference.nvfp4_quantize if by_numpy else jquant.nvfp4_quantize
         values, scale, tensor_scale = convert(matrix, axis=-2)
         return Quantized(values, scale, tensor_scale, 16)
     size = scheme.block_size or (-(-rows // 4) * 4 if name in INTEGERS else rows)
@@ -62,7 +65,7 @@ def quantize(array: Any, matrix: Any, scheme: transform.Scheme) -> Quantized:
     scale = scale.astype(jnp.dtype(scheme.scale_type.lower()))
     if by_numpy:
         axis = matrix.ndim - 2
-        values = reference.quantize_linear(
+        values = linear_reference.quantize_linear(
             matrix, scale, 0 if zero_point is None else zero_point, dtype, axis=axis, block_size=size
         )
     else:
@@ -99,7 +102,7 @@ def _parameters(array: Any, matrix: Any, size: int, scheme: transform.Scheme, dt
     if scheme.weight_type in FLOAT8:
         scale = np.asarray(array.maximum(-low, high)) / np.float32(FLOAT8[scheme.weight_type][1])
         return array.asarray(np.where(scale < np.finfo(np.float32).tiny, np.float32(1), scale)), None
-    function = reference.scale_and_zero_point if array is np else jquant.scale_and_zero_point
+    function = linear_reference.scale_and_zero_point if array is np else jquant.scale_and_zero_point
     if scheme.weight_type.startswith("U"):
         return tuple(function(low, high, dtype))
     return function(low, high, dtype, symmetric=True, narrow_range=True)[0], None
@@ -111,18 +114,20 @@ def dequantize(array: Any, quantized: Quantized, scheme: transform.Scheme, dtype
     by_numpy, name = array is np, scheme.weight_type
     if name in MICROSCALING:
         if by_numpy:
-            return reference.mx_dequantize(values, scale, MICROSCALING[name], axis=-2, block_size=size, dtype=dtype)
+            return microscaling_reference.mx_dequantize(
+                values, scale, MICROSCALING[name], axis=-2, block_size=size, dtype=dtype
+            )
         return jquant.mx_dequantize(
             values, scale, element_type=MICROSCALING[name], axis=-2, block_size=size, output_dtype=dtype
         )
     if name == "NVFP4":
         if by_numpy:
-            return reference.nvfp4_dequantize(values, scale, zero_point, axis=-2, dtype=dtype)
+            return microscaling_reference.nvfp4_dequantize(values, scale, zero_point, axis=-2, dtype=dtype)
         return jquant.nvfp4_dequantize(values, scale, zero_point, axis=-2, output_dtype=dtype)
     if by_numpy:
         axis = values.ndim - 2
         zero_point = 0 if zero_point is None else zero_point
-        return reference.dequantize_linear(values, scale, zero_point, axis=axis, block_size=size, dtype=dtype)
+        return linear_reference.dequantize_linear(values, scale, zero_point, axis=axis, block_size=size, dtype=dtype)
     keywords = {"axis": -2, "block_size": size, "output_dtype": dtype, "feature_level": "EXTENDED"}
     return jquant.dequantize_linear(values, scale, zero_point, **keywords)
 
@@ -140,7 +145,9 @@ def multiply_integers(array: Any, x: Any, scale: Any, zero_point: Any, weights: 
     """The product of integers, (batch, M, K), with one scale or those of rows, (batch, M), and of weights in blocks."""
     if array is np:
         operands = x, scale[..., None] if np.ndim(scale) else scale, zero_point, weights.values, weights.scale
-        return reference.block_scaled_matmul(*operands, weights.zero_point, block_size=weights.block_size, dtype=dtype)
+        return blocks_reference.block_scaled_matmul(
+            *operands, weights.zero_point, block_size=weights.block_size, dtype=dtype
+        )
 
     def product(x: Any, scale: Any, values: Any, weights_scale: Any, weights_zero_point: Any) -> Any:
         packed = jquant.pack_matrix(values, weights_zero_point, scale=weights_scale, block_size=weights.block_size)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from jquant import reference
+from jquant.reference import linear as reference
 
 _FLOATS = {
     "FLOAT8E4M3FN": jnp.float8_e4m3fn,

@@ -7,10 +7,10 @@ import numpy as np
 from jax import lax
 from support.geometries import reordered
 
-from jquant import reference
 from jquant.cases import samples
 from jquant.formulas.convolution_geometry import Geometry
 from jquant.formulas.windows import Windows
+from jquant.reference import convolutions as reference
 
 FLOAT32 = np.dtype(np.float32)
 BYTES = np.dtype(np.uint8), np.dtype(np.int8)

@@ -9,8 +9,8 @@ from support.compositions import EXTENDED, ByHand, Order, einsum_letters, range_
 from support.networks import Float
 
 import jquant
-from jquant import reference
 from jquant.arithmetic import exact
+from jquant.reference import linear as reference
 from jquant.transform import Activations
 
 

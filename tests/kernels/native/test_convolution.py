@@ -18,7 +18,6 @@ from support.native import requires_native
 from support.programs import together
 
 import jquant
-from jquant import reference
 from jquant.arguments import convolutions
 from jquant.cases import samples
 from jquant.formulas.convolution_geometry import Geometry
@@ -30,6 +29,7 @@ from jquant.kernels.epilogue import AddBias, Dequantize, Requantize
 from jquant.kernels.native import convolution as native
 from jquant.kernels.native import shared_library
 from jquant.quantized_tensor import ScaleZeroPoint
+from jquant.reference import convolutions as reference
 
 pytestmark = requires_native
 
