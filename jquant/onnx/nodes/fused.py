@@ -14,7 +14,7 @@ from jquant.arithmetic import lookup
 from jquant.lowering import materialize
 from jquant.onnx.graphs.graph import JQUANT
 from jquant.onnx.nodes.quantized_parameters import FEATURE_LEVEL, convolution_options, flat, padding_argument
-from jquant.onnx.nodes.windows import resolve_padding, resolve_pool_padding
+from jquant.onnx.nodes.windows import ConvolutionAttributes, WindowAttributes, resolve_padding, resolve_pool_padding
 from jquant.onnx.running.registry import converter
 from jquant.operators.convolution_integer_to_float import convolution_integer_to_float
 from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
@@ -131,15 +131,10 @@ def convolution(
     y_zero_point,
     bias=None,
     *,
-    auto_pad="NOTSET",
-    dilations=None,
-    group=1,
-    kernel_shape=None,
-    pads=None,
-    strides=None,
+    attributes: ConvolutionAttributes,
     output_dtype,
 ):
-    x, pads = resolve_padding(x, w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
+    x, attributes = resolve_padding(x, w.shape[2:], attributes)
     return quantized_linear_convolution(
         x,
         input_scale=flat(x_scale),
@@ -151,28 +146,15 @@ def convolution(
         output_zero_point=flat(y_zero_point),
         bias=bias,
         output_dtype=output_dtype,
-        **convolution_options(dilations=dilations, group=group, pads=pads, strides=strides),
+        **convolution_options(attributes),
     )
 
 
 @converter("convolution_integer_to_float", domain=JQUANT)
 def convolution_to_float(
-    x,
-    x_scale,
-    x_zero_point,
-    w,
-    w_scale,
-    w_zero_point,
-    bias=None,
-    *,
-    auto_pad="NOTSET",
-    dilations=None,
-    group=1,
-    kernel_shape=None,
-    pads=None,
-    strides=None,
+    x, x_scale, x_zero_point, w, w_scale, w_zero_point, bias=None, *, attributes: ConvolutionAttributes
 ):
-    x, pads = resolve_padding(x, w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
+    x, attributes = resolve_padding(x, w.shape[2:], attributes)
     return convolution_integer_to_float(
         x,
         input_scale=flat(x_scale),
@@ -181,7 +163,7 @@ def convolution_to_float(
         filter_scale=flat(w_scale),
         filter_zero_point=flat(w_zero_point),
         bias=bias,
-        **convolution_options(dilations=dilations, group=group, pads=pads, strides=strides),
+        **convolution_options(attributes),
     )
 
 
@@ -279,15 +261,12 @@ def average_pool(
     y_scale,
     y_zero_point,
     *,
+    attributes: WindowAttributes,
     kernel_shape,
-    auto_pad="NOTSET",
     count_include_pad=0,
-    dilations=None,
-    pads=None,
-    strides=None,
     output_dtype,
 ):
-    x, pads, _ = resolve_pool_padding(x, kernel_shape, strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
+    x, attributes, _ = resolve_pool_padding(x, kernel_shape, attributes)
     return quantized_linear_average_pool(
         x,
         input_scale=flat(x_scale),
@@ -295,9 +274,9 @@ def average_pool(
         output_scale=flat(y_scale),
         output_zero_point=flat(y_zero_point),
         window_sizes=kernel_shape,
-        strides=strides,
-        dilations=dilations,
-        padding=padding_argument(pads),
+        strides=attributes.strides,
+        dilations=attributes.dilations,
+        padding=padding_argument(attributes),
         include_padding=bool(count_include_pad),
         output_dtype=output_dtype,
         feature_level=FEATURE_LEVEL,

@@ -6,6 +6,7 @@ from typing import Any, overload
 import jax
 import jax.numpy as jnp
 
+from jquant.onnx.nodes.windows import ConvolutionAttributes, WindowAttributes
 from jquant.operators.matmul_integer import matmul_integer
 from jquant.packed.matrix import PackedMatrix
 
@@ -61,17 +62,17 @@ def integer_product(
     return jnp.matmul(a, b)
 
 
-def padding_argument(pads):
+def padding_argument(attributes: WindowAttributes) -> Any:
     """ONNX's padding, after `resolve_padding`, as the argument `padding` of jquant's operators."""
-    return pads or "VALID"
+    return attributes.pads or "VALID"
 
 
-def convolution_options(*, dilations, group: int, pads, strides) -> dict[str, Any]:
+def convolution_options(attributes: ConvolutionAttributes) -> dict[str, Any]:
     """ONNX's convolution attributes, after `resolve_padding`, as keyword arguments of jquant's convolutions."""
     return {
-        "strides": strides,
-        "padding": padding_argument(pads),
-        "dilations": dilations,
-        "groups": group,
+        "strides": attributes.strides,
+        "padding": padding_argument(attributes),
+        "dilations": attributes.dilations,
+        "groups": attributes.group,
         "feature_level": FEATURE_LEVEL,
     }
