@@ -15,7 +15,7 @@ from jquant.onnx.writing import kernel_types
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import cast, is_float
 from jquant.onnx.writing.table import writer
-from jquant.onnx.writing.tensor import Tensor, known
+from jquant.onnx.writing.tensor import Tensor, known, sizes_equal
 
 
 def unary(name: str) -> Callable[..., Any]:
@@ -182,7 +182,7 @@ def write_limited(builder: Builder, types: Any, x: Tensor, min: Tensor, max: Ten
     low, high = min.known, max.known
     if x.is_known or low is None or high is None or low.size != 1 or high.size != 1 or not low <= high:
         return None
-    if str(tuple(types[0].shape)) != str(x.shape) or kernel_types.choice("Clip", x.dtype)[0] != x.dtype:
+    if not sizes_equal(types[0].shape, x.shape) or kernel_types.choice("Clip", x.dtype)[0] != x.dtype:
         return None
     return builder.node("Clip", [x, known(low.reshape(())), known(high.reshape(()))], types[0], since=13)
 
