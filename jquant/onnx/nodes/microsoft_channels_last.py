@@ -8,7 +8,7 @@ from jax import lax
 from jquant.onnx.graphs.graph import MICROSOFT
 from jquant.onnx.nodes.pooling import max_pool
 from jquant.onnx.nodes.quantized import require_kernel
-from jquant.onnx.nodes.quantized_parameters import convolution_options, flat
+from jquant.onnx.nodes.quantized_parameters import convolution_options, flat_pair, with_parameters
 from jquant.onnx.nodes.windows import ConvolutionAttributes, WindowAttributes, resolve_padding
 from jquant.onnx.running.registry import converter
 from jquant.operators.quantized_linear_convolution import quantized_linear_convolution
@@ -37,15 +37,10 @@ def convolution(
         dimensions = lax.ConvDimensionNumbers(image, tuple(range(x.ndim)), image)
     x, attributes = resolve_padding(x, w.shape[2:], attributes, first_axis=1 if channels_last else 2)
     return quantized_linear_convolution(
-        x,
-        input_scale=flat(x_scale),
-        input_zero_point=flat(x_zero_point),
-        filter=w,
-        filter_scale=flat(w_scale),
-        filter_zero_point=flat(w_zero_point),
-        output_scale=flat(y_scale),
-        output_zero_point=flat(y_zero_point),
-        bias=B,
+        *with_parameters(x, x_scale, x_zero_point),
+        *with_parameters(w, w_scale, w_zero_point),
+        *flat_pair(y_scale, y_zero_point),
+        B,
         dimension_numbers=dimensions,
         **convolution_options(attributes),
     )

@@ -19,7 +19,9 @@ from jquant.onnx.nodes.quantized_parameters import (
     as_matrices,
     convolution_options,
     flat,
+    flat_pair,
     integer_product,
+    with_parameters,
 )
 from jquant.onnx.nodes.windows import ConvolutionAttributes, resolve_padding
 from jquant.onnx.running.registry import converter
@@ -241,15 +243,10 @@ def quantized_convolution(
     require_kernel(w, attributes.kernel_shape)
     x, attributes = resolve_padding(x, w.shape[2:], attributes)
     return quantized_linear_convolution(
-        x,
-        input_scale=flat(x_scale),
-        input_zero_point=flat(x_zero_point),
-        filter=w,
-        filter_scale=flat(w_scale),
-        filter_zero_point=flat(w_zero_point),
-        output_scale=flat(y_scale),
-        output_zero_point=flat(y_zero_point),
-        bias=B,
+        *with_parameters(x, x_scale, x_zero_point),
+        *with_parameters(w, w_scale, w_zero_point),
+        *flat_pair(y_scale, y_zero_point),
+        B,
         **convolution_options(attributes),
     )
 

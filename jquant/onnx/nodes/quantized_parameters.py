@@ -27,6 +27,15 @@ def flat(parameter: jax.Array | None) -> jax.Array | None:
     return parameter.reshape(() if parameter.size == 1 else -1)
 
 
+def flat_pair(scale: jax.Array, zero_point: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
+    return flat(scale), flat(zero_point)
+
+
+def with_parameters(x: Any, scale: jax.Array, zero_point: jax.Array | None) -> tuple[Any, jax.Array, jax.Array | None]:
+    """A tensor with its parameters, as jquant's operators take it. A packed matrix contains its zero point."""
+    return x, *flat_pair(scale, None if isinstance(x, PackedMatrix) else zero_point)
+
+
 def as_matrices(a: jax.Array, b: jax.Array | PackedMatrix) -> tuple[jax.Array, jax.Array | PackedMatrix, tuple[int, ...]]:
     """The operands of a product, with vectors made matrices, and the shape of the result, as in `numpy.matmul`."""
     rows, columns = a.shape[-2:-1], b.shape[-1:] if b.ndim > 1 else ()
