@@ -61,7 +61,7 @@ def export(
       one scope. Whether inputs fit the constraints of a scope is not checked.
     * `jax.lax.scan`, and `jax.lax.fori_loop` with fixed bounds, are written step by step, which onnxruntime runs faster: a
       thousand steps are a thousand copies. `jax.lax.while_loop` becomes Loop, and `jax.lax.cond` If.
-    * Places out of bounds: ``table[tokens]`` is a promise that there are none. If there are, JAX reads the nearest element,
+    * Indices out of bounds: ``table[tokens]`` is a promise that there are none. If there are, JAX reads the nearest element,
       and onnxruntime raises. `jnp.take`, and ``mode=`` of ``at``, are written as JAX defines them. ``x.at[i].set(y)`` leaves
       out what is out of bounds, which costs two copies of `x` if `i` has several elements; ``mode="promise_in_bounds"``
       saves them. If one element is set several times, which value stays is open, in JAX as in ONNX.

@@ -11,7 +11,7 @@ from onnx import inliner
 from jquant.errors import ModelError
 from jquant.onnx import arguments
 from jquant.onnx import nodes as _nodes  # noqa: F401  # importing them fills the table of the registry
-from jquant.onnx.fusing import fusion, moving_parts, sorted_places, tied_embeddings
+from jquant.onnx.fusing import fusion, moving_parts, sorted_indices, tied_embeddings
 from jquant.onnx.graphs.element_types import element_types
 from jquant.onnx.graphs.graph import DEFAULT_DOMAIN, Graph
 from jquant.onnx.graphs.n_bits import MATMUL_N_BITS, with_int8_rows
@@ -90,7 +90,7 @@ def load(
             graph = functions.expanded(graph, dtypes)
             graph = tied_embeddings.with_columns(graph, replacements)
             graph = moving_parts.with_parts(graph, replacements)
-            graph = sorted_places.with_places(graph, replacements)
+            graph = sorted_indices.with_indices(graph, replacements)
             if n_bits == "int8" and MATMUL_N_BITS not in replacements:
                 graph = with_int8_rows(graph)
             return Model(graph, constants=fixed, overrides=replacements, name=name, fused=fused)

@@ -1,4 +1,4 @@
-"""Parts of arrays at computed places: gather, scatter and dynamic slices, in bounds and out of them."""
+"""Parts of arrays at computed indices: gather, scatter and dynamic slices, in bounds and out of them."""
 
 import itertools
 

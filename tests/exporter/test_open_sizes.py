@@ -28,7 +28,7 @@ def i32(*shape) -> jax.ShapeDtypeStruct:
 
 
 def of_sizes(types: list, b: int, t: int) -> list[np.ndarray]:
-    """Arrays of these types: whole numbers, and places that may be out of bounds."""
+    """Arrays of these types: whole numbers, and indices that may be out of bounds."""
     shapes = [
         tuple(int(jnp.asarray(s)) if isinstance(s, int) else s._evaluate({"b": b, "t": t}) for s in x.shape) for x in types
     ]

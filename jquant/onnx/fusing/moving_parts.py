@@ -1,4 +1,4 @@
-"""Parts of known sizes that begin at computed places: Slice, whose ends are its starts and known lengths.
+"""Parts of known sizes that begin at computed indices: Slice, whose ends are its starts and known lengths.
 
 The starts must be held to a range, as `jquant.onnx.export` writes them: a part that could reach beyond its tensor would be
 shorter, and its size is then that of data.

@@ -8,10 +8,8 @@ from jax import lax
 
 from jquant.onnx.running.registry import converter
 
-
-@converter("Sigmoid", since=6)
-def sigmoid(x):
-    return jax.nn.sigmoid(x)
+converter("Sigmoid", since=6)(jax.nn.sigmoid)
+converter("Softplus", since=1)(jax.nn.softplus)
 
 
 @converter("Relu", since=6)
@@ -79,11 +77,6 @@ def swish(x, *, alpha):
 @converter("Mish", since=18)
 def mish(x):
     return x * jnp.tanh(jax.nn.softplus(x))
-
-
-@converter("Softplus", since=1)
-def softplus(x):
-    return jax.nn.softplus(x)
 
 
 @converter("Softsign", since=1)

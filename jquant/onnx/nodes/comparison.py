@@ -4,7 +4,25 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jquant.onnx.nodes.elementwise import binary, unary
 from jquant.onnx.running.registry import converter
+
+for _operator, _since, _function in (
+    ("Greater", 7, binary("greater")),
+    ("GreaterOrEqual", 12, binary("greater_equal")),
+    ("Less", 7, binary("less")),
+    ("LessOrEqual", 12, binary("less_equal")),
+    ("And", 7, binary("logical_and")),
+    ("Or", 7, binary("logical_or")),
+    ("Xor", 7, binary("logical_xor")),
+    ("Not", 1, unary("logical_not")),
+    ("BitwiseAnd", 18, lambda a, b: jnp.bitwise_and(a, b)),
+    ("BitwiseOr", 18, lambda a, b: jnp.bitwise_or(a, b)),
+    ("BitwiseXor", 18, lambda a, b: jnp.bitwise_xor(a, b)),
+    ("BitwiseNot", 18, jnp.bitwise_not),
+    ("IsNaN", 9, jnp.isnan),
+):
+    converter(_operator, since=_since)(_function)
 
 
 @converter("Equal", since=7)
@@ -18,54 +36,9 @@ def equal(a, b, *, xp):
 _EQUAL_SIZES = np.frompyfunc(lambda a, b: not (a < b or a > b), 2, 1)  # < and > raise if the result depends on the size
 
 
-@converter("Greater", since=7)
-def greater(a, b, *, xp):
-    return xp.greater(a, b)
-
-
-@converter("GreaterOrEqual", since=12)
-def greater_or_equal(a, b, *, xp):
-    return xp.greater_equal(a, b)
-
-
-@converter("Less", since=7)
-def less(a, b, *, xp):
-    return xp.less(a, b)
-
-
-@converter("LessOrEqual", since=12)
-def less_or_equal(a, b, *, xp):
-    return xp.less_equal(a, b)
-
-
-@converter("And", since=7)
-def and_(a, b, *, xp):
-    return xp.logical_and(a, b)
-
-
-@converter("Or", since=7)
-def or_(a, b, *, xp):
-    return xp.logical_or(a, b)
-
-
-@converter("Xor", since=7)
-def xor(a, b, *, xp):
-    return xp.logical_xor(a, b)
-
-
-@converter("Not", since=1)
-def not_(x, *, xp):
-    return xp.logical_not(x)
-
-
 @converter("Where", since=9)
 def where(condition, x, y, *, xp):
     return xp.where(condition, x, y)
-
-
-@converter("IsNaN", since=9)
-def is_nan(x):
-    return jnp.isnan(x)
 
 
 @converter("IsInf", since=10)
@@ -75,26 +48,6 @@ def is_infinite(x, *, detect_negative, detect_positive):
     if not detect_negative and not detect_positive:
         return jnp.zeros(x.shape, bool)
     return jnp.isposinf(x) if detect_positive else jnp.isneginf(x)
-
-
-@converter("BitwiseAnd", since=18)
-def bitwise_and(a, b):
-    return jnp.bitwise_and(a, b)
-
-
-@converter("BitwiseOr", since=18)
-def bitwise_or(a, b):
-    return jnp.bitwise_or(a, b)
-
-
-@converter("BitwiseXor", since=18)
-def bitwise_xor(a, b):
-    return jnp.bitwise_xor(a, b)
-
-
-@converter("BitwiseNot", since=18)
-def bitwise_not(x):
-    return jnp.bitwise_not(x)
 
 
 @converter("BitShift", since=11)

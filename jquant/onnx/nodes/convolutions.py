@@ -10,27 +10,27 @@ from jax import lax
 
 from jquant.onnx.nodes.sampling import sample
 from jquant.onnx.nodes.vectors import along_axis
-from jquant.onnx.nodes.windows import Window, resolve_padding
+from jquant.onnx.nodes.windows import ConvolutionAttributes, Window, WindowAttributes, resolve_padding
 from jquant.onnx.running.registry import converter
 
 _MAX_TAPS = 64  # elements of a depthwise filter that is unrolled into one product each
 
 
 @converter("Conv", since=1)
-def convolution(x, w, b=None, *, auto_pad, dilations=None, group, kernel_shape=None, pads=None, strides=None):
+def convolution(x, w, b=None, *, attributes: ConvolutionAttributes):
     """A filter of one element is multiplied as a matrix, without transposing the image."""
-    kernel = kernel_shape or w.shape[2:]
-    x, pads = resolve_padding(x, kernel, strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
-    window = Window.from_attributes(x.shape, kernel, strides=strides, dilations=dilations, pads=pads)
-    if group == 1 and window.is_point:
+    kernel = attributes.kernel_shape or w.shape[2:]
+    x, attributes = resolve_padding(x, kernel, attributes)
+    window = Window.from_attributes(x.shape, kernel, attributes)
+    if attributes.group == 1 and window.is_point:
         columns = x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
         y = jnp.matmul(w.reshape(w.shape[:2]), columns).reshape(x.shape[0], w.shape[0], *x.shape[2:])
-    elif group == x.shape[1] > 1 and math.prod(window.kernel) <= _MAX_TAPS:
+    elif attributes.group == x.shape[1] > 1 and math.prod(window.kernel) <= _MAX_TAPS:
         y = lax.platform_dependent(
-            x, w, cpu=functools.partial(_depthwise, window), default=functools.partial(_grouped, window, group)
+            x, w, cpu=functools.partial(_depthwise, window), default=functools.partial(_grouped, window, attributes.group)
         )
     else:
-        y = _grouped(window, group, x, w)
+        y = _grouped(window, attributes.group, x, w)
     return _add_bias(y, b)
 
 
@@ -63,42 +63,29 @@ def _add_bias(y, b):
 
 
 @converter("ConvTranspose", since=1)
-def transposed_convolution(
-    x,
-    w,
-    b=None,
-    *,
-    auto_pad,
-    dilations=None,
-    group,
-    kernel_shape=None,
-    output_padding=None,
-    output_shape=None,
-    pads=None,
-    strides=None,
-):
+def transposed_convolution(x, w, b=None, *, attributes: ConvolutionAttributes, output_padding=None, output_shape=None):
     """The padding crops the result. Where the result extends beyond the reach of the filter, it is 0."""
     kernel = w.shape[2:]
     rank = len(kernel)
-    strides, dilations = strides or [1] * rank, dilations or [1] * rank
-    spans = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
+    strides, dilations = attributes.strides or [1] * rank, attributes.dilations or [1] * rank
+    spans = attributes.spans(kernel)
     uncropped = [(size - 1) * stride + span for size, stride, span in zip(x.shape[2:], strides, spans, strict=True)]
     crops = _crops(
         x.shape[2:],
         uncropped,
         strides=strides,
-        auto_pad=auto_pad,
-        pads=pads,
+        auto_pad=attributes.auto_pad,
+        pads=attributes.pads,
         output_padding=output_padding or [0] * rank,
         output_shape=output_shape,
     )
-    if list(kernel) == strides and dilations == [1] * rank and group == 1 and not any(map(any, crops)):
+    if list(kernel) == strides and dilations == [1] * rank and attributes.group == 1 and not any(map(any, crops)):
         return _add_bias(_without_overlap(x, w), b)
-    filters = jnp.flip(w, range(2, w.ndim)).reshape(group, -1, *w.shape[1:])  # (group, C / group, M / group, ...)
+    filters = jnp.flip(w, range(2, w.ndim)).reshape(attributes.group, -1, *w.shape[1:])  # (group, C / group, M / group, ...)
     filters = filters.swapaxes(1, 2).reshape(-1, filters.shape[1], *kernel)
     padding = [(span - 1 - low, span - 1 - high) for span, (low, high) in zip(spans, crops, strict=True)]
     y = lax.conv_general_dilated(
-        x, filters, (1,) * rank, padding, lhs_dilation=strides, rhs_dilation=dilations, feature_group_count=group
+        x, filters, (1,) * rank, padding, lhs_dilation=strides, rhs_dilation=dilations, feature_group_count=attributes.group
     )
     return _add_bias(y, b)
 
@@ -140,7 +127,7 @@ def deformable_convolution(
     """Each element of a filter is moved by an offset in each dimension, and reads the image by linear interpolation."""
     kernel = w.shape[2:]
     rank = len(kernel)
-    window = Window.from_attributes(x.shape, kernel, strides=strides, dilations=dilations, pads=pads)
+    window = Window.from_attributes(x.shape, kernel, WindowAttributes(dilations=dilations, pads=pads, strides=strides))
     shape = window.shape(x.shape[2:])
     batch, tap_count = x.shape[0], int(np.prod(kernel))
     offset = offset.reshape(batch * offset_group, tap_count, rank, *shape)
@@ -166,7 +153,7 @@ def image_from_columns(input, image_shape, block_shape, *, dilations=None, pads=
     image, block = image_shape.tolist(), block_shape.tolist()
     rank = len(image)
     channels = input.shape[1] // int(np.prod(block))
-    window = Window.from_attributes((1, 1, *image), block, strides=strides, dilations=dilations, pads=pads)
+    window = Window.from_attributes((1, 1, *image), block, WindowAttributes(dilations=dilations, pads=pads, strides=strides))
     blocks = input.reshape(input.shape[0], channels, -1, *window.shape(image))
     padded_shape = [size + low + high for size, (low, high) in zip(image, window.pads, strict=True)]
     padded = jnp.zeros((input.shape[0], channels, *padded_shape), input.dtype)

@@ -1,6 +1,7 @@
 """Element-wise arithmetic and mathematical functions."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,22 +15,55 @@ from jquant.onnx.writing import kernel_types
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import cast, is_float
 from jquant.onnx.writing.table import writer
-from jquant.onnx.writing.tensor import Tensor, known
+from jquant.onnx.writing.tensor import Tensor, known, sizes_equal
 
 
-@converter("Add", since=7)
-def add(a, b, *, xp):
-    return xp.add(a, b)
+def unary(name: str) -> Callable[..., Any]:
+    """A function of `jax.numpy`, and of NumPy, which computes it where the operand is known."""
+
+    def function(x, *, xp):
+        return getattr(xp, name)(x)
+
+    return function
 
 
-@converter("Sub", since=7)
-def subtract(a, b, *, xp):
-    return xp.subtract(a, b)
+def binary(name: str) -> Callable[..., Any]:
+    """As `unary`, of two operands."""
+
+    def function(a, b, *, xp):
+        return getattr(xp, name)(a, b)
+
+    return function
 
 
-@converter("Mul", since=7)
-def multiply(a, b, *, xp):
-    return xp.multiply(a, b)
+for _operator, _since, _function in (
+    ("Abs", 6, unary("abs")),
+    ("Acos", 6, jnp.arccos),
+    ("Acosh", 6, jnp.arccosh),
+    ("Add", 7, binary("add")),
+    ("Asin", 6, jnp.arcsin),
+    ("Asinh", 6, jnp.arcsinh),
+    ("Atan", 6, jnp.arctan),
+    ("Atanh", 6, jnp.arctanh),
+    ("Ceil", 6, unary("ceil")),
+    ("Cos", 6, jnp.cos),
+    ("Cosh", 6, jnp.cosh),
+    ("Erf", 9, lax.erf),
+    ("Exp", 6, unary("exp")),
+    ("Floor", 6, unary("floor")),
+    ("Log", 6, unary("log")),
+    ("Mul", 7, binary("multiply")),
+    ("Neg", 6, unary("negative")),
+    ("Round", 11, unary("round")),  # half to even
+    ("Sign", 9, unary("sign")),
+    ("Sin", 6, jnp.sin),
+    ("Sinh", 6, jnp.sinh),
+    ("Sqrt", 6, unary("sqrt")),
+    ("Sub", 7, binary("subtract")),
+    ("Tan", 6, jnp.tan),
+    ("Tanh", 6, jnp.tanh),
+):
+    converter(_operator, since=_since)(_function)
 
 
 @converter("Div", since=7)
@@ -148,40 +182,9 @@ def write_limited(builder: Builder, types: Any, x: Tensor, min: Tensor, max: Ten
     low, high = min.known, max.known
     if x.is_known or low is None or high is None or low.size != 1 or high.size != 1 or not low <= high:
         return None
-    if str(tuple(types[0].shape)) != str(x.shape) or kernel_types.choice("Clip", x.dtype)[0] != x.dtype:
+    if not sizes_equal(types[0].shape, x.shape) or kernel_types.choice("Clip", x.dtype)[0] != x.dtype:
         return None
     return builder.node("Clip", [x, known(low.reshape(())), known(high.reshape(()))], types[0], since=13)
-
-
-@converter("Neg", since=6)
-def negative(x, *, xp):
-    return xp.negative(x)
-
-
-@converter("Abs", since=6)
-def absolute(x, *, xp):
-    return xp.abs(x)
-
-
-@converter("Sign", since=9)
-def sign(x, *, xp):
-    return xp.sign(x)
-
-
-@converter("Floor", since=6)
-def floor(x, *, xp):
-    return xp.floor(x)
-
-
-@converter("Ceil", since=6)
-def ceil(x, *, xp):
-    return xp.ceil(x)
-
-
-@converter("Round", since=11)
-def round_(x, *, xp):
-    """Rounds half to even."""
-    return xp.round(x)
 
 
 @converter("Reciprocal", since=6)
@@ -189,43 +192,6 @@ def reciprocal(x, *, xp):
     return xp.divide(np.ones((), x.dtype), x)
 
 
-@converter("Sqrt", since=6)
-def square_root(x, *, xp):
-    return xp.sqrt(x)
-
-
-@converter("Log", since=6)
-def logarithm(x, *, xp):
-    return xp.log(x)
-
-
-@converter("Exp", since=6)
-def exponential(x, *, xp):
-    return xp.exp(x)
-
-
-@converter("Erf", since=9)
-def erf(x):
-    return lax.erf(x)
-
-
 @converter("Identity", since=1)
 def identity(x, *, xp):
     return x
-
-
-for _operator, _function in {
-    "Acos": jnp.arccos,
-    "Acosh": jnp.arccosh,
-    "Asin": jnp.arcsin,
-    "Asinh": jnp.arcsinh,
-    "Atan": jnp.arctan,
-    "Atanh": jnp.arctanh,
-    "Cos": jnp.cos,
-    "Cosh": jnp.cosh,
-    "Sin": jnp.sin,
-    "Sinh": jnp.sinh,
-    "Tan": jnp.tan,
-    "Tanh": jnp.tanh,
-}.items():
-    converter(_operator, since=6)(_function)

@@ -13,8 +13,15 @@ import jax.numpy as jnp
 from jquant.arithmetic import lookup
 from jquant.lowering import materialize
 from jquant.onnx.graphs.graph import JQUANT
-from jquant.onnx.nodes.quantized_parameters import FEATURE_LEVEL, convolution_options, flat, padding_argument
-from jquant.onnx.nodes.windows import resolve_padding, resolve_pool_padding
+from jquant.onnx.nodes.quantized_parameters import (
+    FEATURE_LEVEL,
+    convolution_options,
+    flat,
+    flat_pair,
+    padding_argument,
+    with_parameters,
+)
+from jquant.onnx.nodes.windows import ConvolutionAttributes, WindowAttributes, resolve_padding, resolve_pool_padding
 from jquant.onnx.running.registry import converter
 from jquant.operators.convolution_integer_to_float import convolution_integer_to_float
 from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
@@ -29,7 +36,6 @@ from jquant.operators.quantized_linear_matmul import quantized_linear_matmul
 from jquant.operators.quantized_linear_multiply import quantized_linear_multiply
 from jquant.operators.quantized_linear_sigmoid import quantized_linear_sigmoid
 from jquant.operators.quantized_linear_softmax import quantized_linear_softmax
-from jquant.packed.matrix import PackedMatrix
 
 
 def _stored_converter(
@@ -51,12 +57,6 @@ def _stored_converter(
     return decorate
 
 
-def _weights(b, b_scale, b_zero_point):
-    """The weights of a product as keyword arguments; packed ones contain their zero point."""
-    b_zero_point = None if isinstance(b, PackedMatrix) else flat(b_zero_point)
-    return {"b": b, "b_scale": flat(b_scale), "b_zero_point": b_zero_point}
-
-
 def _with_matrices(product, a, b):
     """``product(a, b)``, for which a vector is a row on the left and a column on the right, as in ONNX."""
     vector_axes = tuple(axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1)
@@ -70,12 +70,9 @@ def _with_matrices(product, a, b):
 def matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, *, output_dtype):
     def product(a, b):
         return quantized_linear_matmul(
-            a,
-            a_scale=flat(a_scale),
-            a_zero_point=flat(a_zero_point),
-            **_weights(b, b_scale, b_zero_point),
-            output_scale=flat(y_scale),
-            output_zero_point=flat(y_zero_point),
+            *with_parameters(a, a_scale, a_zero_point),
+            *with_parameters(b, b_scale, b_zero_point),
+            *flat_pair(y_scale, y_zero_point),
             output_dtype=output_dtype,
             feature_level=FEATURE_LEVEL,
         )
@@ -91,11 +88,9 @@ def matmul_to_float(a, a_scale, a_zero_point, b, b_scale, b_zero_point, bias=Non
 
     def product(a, b):
         return matmul_integer_to_float(
-            a,
-            a_scale=flat(a_scale),
-            a_zero_point=flat(a_zero_point),
-            **_weights(b, b_scale, b_zero_point),
-            bias=bias,
+            *with_parameters(a, a_scale, a_zero_point),
+            *with_parameters(b, b_scale, b_zero_point),
+            bias,
             feature_level=FEATURE_LEVEL,
         )
 
@@ -108,13 +103,10 @@ def gemm(
 ):
     a, b = a.T if transA else a, b.T if transB else b
     return quantized_gemm(
-        a,
-        a_scale=flat(a_scale),
-        a_zero_point=flat(a_zero_point),
-        **_weights(b, b_scale, b_zero_point),
-        c=c,
-        output_scale=flat(y_scale),
-        output_zero_point=flat(y_zero_point),
+        *with_parameters(a, a_scale, a_zero_point),
+        *with_parameters(b, b_scale, b_zero_point),
+        c,
+        *flat_pair(y_scale, y_zero_point),
         output_dtype=output_dtype,
     )
 
@@ -131,71 +123,39 @@ def convolution(
     y_zero_point,
     bias=None,
     *,
-    auto_pad="NOTSET",
-    dilations=None,
-    group=1,
-    kernel_shape=None,
-    pads=None,
-    strides=None,
+    attributes: ConvolutionAttributes,
     output_dtype,
 ):
-    x, pads = resolve_padding(x, w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
+    x, attributes = resolve_padding(x, w.shape[2:], attributes)
     return quantized_linear_convolution(
-        x,
-        input_scale=flat(x_scale),
-        input_zero_point=flat(x_zero_point),
-        filter=w,
-        filter_scale=flat(w_scale),
-        filter_zero_point=flat(w_zero_point),
-        output_scale=flat(y_scale),
-        output_zero_point=flat(y_zero_point),
-        bias=bias,
+        *with_parameters(x, x_scale, x_zero_point),
+        *with_parameters(w, w_scale, w_zero_point),
+        *flat_pair(y_scale, y_zero_point),
+        bias,
         output_dtype=output_dtype,
-        **convolution_options(dilations=dilations, group=group, pads=pads, strides=strides),
+        **convolution_options(attributes),
     )
 
 
 @converter("convolution_integer_to_float", domain=JQUANT)
 def convolution_to_float(
-    x,
-    x_scale,
-    x_zero_point,
-    w,
-    w_scale,
-    w_zero_point,
-    bias=None,
-    *,
-    auto_pad="NOTSET",
-    dilations=None,
-    group=1,
-    kernel_shape=None,
-    pads=None,
-    strides=None,
+    x, x_scale, x_zero_point, w, w_scale, w_zero_point, bias=None, *, attributes: ConvolutionAttributes
 ):
-    x, pads = resolve_padding(x, w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
+    x, attributes = resolve_padding(x, w.shape[2:], attributes)
     return convolution_integer_to_float(
-        x,
-        input_scale=flat(x_scale),
-        input_zero_point=flat(x_zero_point),
-        filter=w,
-        filter_scale=flat(w_scale),
-        filter_zero_point=flat(w_zero_point),
-        bias=bias,
-        **convolution_options(dilations=dilations, group=group, pads=pads, strides=strides),
+        *with_parameters(x, x_scale, x_zero_point),
+        *with_parameters(w, w_scale, w_zero_point),
+        bias,
+        **convolution_options(attributes),
     )
 
 
 @_stored_converter("quantized_linear_add")
 def add(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, *, output_dtype):
     return quantized_linear_add(
-        a,
-        a_scale=flat(a_scale),
-        a_zero_point=flat(a_zero_point),
-        b=b,
-        b_scale=flat(b_scale),
-        b_zero_point=flat(b_zero_point),
-        output_scale=flat(y_scale),
-        output_zero_point=flat(y_zero_point),
+        *with_parameters(a, a_scale, a_zero_point),
+        *with_parameters(b, b_scale, b_zero_point),
+        *flat_pair(y_scale, y_zero_point),
         output_dtype=output_dtype,
         feature_level=FEATURE_LEVEL,
     )
@@ -204,14 +164,9 @@ def add(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_poin
 @_stored_converter("quantized_linear_multiply")
 def multiply(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, *, output_dtype):
     return quantized_linear_multiply(
-        a,
-        a_scale=flat(a_scale),
-        a_zero_point=flat(a_zero_point),
-        b=b,
-        b_scale=flat(b_scale),
-        b_zero_point=flat(b_zero_point),
-        output_scale=flat(y_scale),
-        output_zero_point=flat(y_zero_point),
+        *with_parameters(a, a_scale, a_zero_point),
+        *with_parameters(b, b_scale, b_zero_point),
+        *flat_pair(y_scale, y_zero_point),
         output_dtype=output_dtype,
     )
 
@@ -219,12 +174,8 @@ def multiply(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero
 @_stored_converter("quantized_linear_concat")
 def concat(y_scale, y_zero_point, *triples, axis, output_dtype):
     """Takes its operands as onnxruntime's QLinearConcat does: a tensor, its scale and its zero point, repeatedly."""
-    inputs = [
-        (values, flat(scale), flat(zero_point)) for values, scale, zero_point in zip(*[iter(triples)] * 3, strict=True)
-    ]
-    return quantized_linear_concat(
-        inputs, output_scale=flat(y_scale), output_zero_point=flat(y_zero_point), axis=axis, output_dtype=output_dtype
-    )
+    inputs = [with_parameters(*triple) for triple in zip(*[iter(triples)] * 3, strict=True)]
+    return quantized_linear_concat(inputs, *flat_pair(y_scale, y_zero_point), axis=axis, output_dtype=output_dtype)
 
 
 def _tabulated(function, x, table, parameters):
@@ -268,7 +219,7 @@ def times_sigmoid(x, table, *parameters):
 
 @_stored_converter("quantized_linear_softmax")
 def softmax(x, x_scale, x_zero_point, y_scale, y_zero_point, *, axis=-1):
-    return quantized_linear_softmax(x, flat(x_scale), flat(x_zero_point), flat(y_scale), flat(y_zero_point), axis=axis)
+    return quantized_linear_softmax(*with_parameters(x, x_scale, x_zero_point), *flat_pair(y_scale, y_zero_point), axis=axis)
 
 
 @_stored_converter("quantized_linear_average_pool")
@@ -279,25 +230,19 @@ def average_pool(
     y_scale,
     y_zero_point,
     *,
+    attributes: WindowAttributes,
     kernel_shape,
-    auto_pad="NOTSET",
     count_include_pad=0,
-    dilations=None,
-    pads=None,
-    strides=None,
     output_dtype,
 ):
-    x, pads, _ = resolve_pool_padding(x, kernel_shape, strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
+    x, attributes, _ = resolve_pool_padding(x, kernel_shape, attributes)
     return quantized_linear_average_pool(
-        x,
-        input_scale=flat(x_scale),
-        input_zero_point=flat(x_zero_point),
-        output_scale=flat(y_scale),
-        output_zero_point=flat(y_zero_point),
+        *with_parameters(x, x_scale, x_zero_point),
+        *flat_pair(y_scale, y_zero_point),
         window_sizes=kernel_shape,
-        strides=strides,
-        dilations=dilations,
-        padding=padding_argument(pads),
+        strides=attributes.strides,
+        dilations=attributes.dilations,
+        padding=padding_argument(attributes),
         include_padding=bool(count_include_pad),
         output_dtype=output_dtype,
         feature_level=FEATURE_LEVEL,
@@ -306,7 +251,9 @@ def average_pool(
 
 @_stored_converter("quantized_linear_global_average_pool")
 def global_average_pool(x, x_scale, x_zero_point, y_scale, y_zero_point):
-    return quantized_linear_global_average_pool(x, flat(x_scale), flat(x_zero_point), flat(y_scale), flat(y_zero_point))
+    return quantized_linear_global_average_pool(
+        *with_parameters(x, x_scale, x_zero_point), *flat_pair(y_scale, y_zero_point)
+    )
 
 
 @converter("clamp", domain=JQUANT)

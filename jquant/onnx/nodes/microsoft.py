@@ -12,6 +12,7 @@ from jquant.onnx.graphs.graph import MICROSOFT
 from jquant.onnx.nodes.convolutions import convolution
 from jquant.onnx.nodes.linear_algebra import gemm
 from jquant.onnx.nodes.normalization import layer_normalization
+from jquant.onnx.nodes.windows import ConvolutionAttributes
 from jquant.onnx.running.registry import converter
 
 
@@ -101,33 +102,9 @@ def _transposed(x, transposed, batch_transposed):
 
 
 @converter("FusedConv", domain=MICROSOFT)
-def fused_convolution(
-    x,
-    w,
-    b=None,
-    z=None,
-    *,
-    activation="",
-    activation_params=(),
-    auto_pad="NOTSET",
-    dilations=None,
-    group=1,
-    kernel_shape=None,
-    pads=None,
-    strides=None,
-):
+def fused_convolution(x, w, b=None, z=None, *, activation="", activation_params=(), attributes: ConvolutionAttributes):
     """`z` is added before the activation."""
-    y = convolution(
-        x,
-        w,
-        b,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
-    )
+    y = convolution(x, w, b, attributes=attributes)
     return _activated(y if z is None else y + z, activation, *activation_params)
 
 

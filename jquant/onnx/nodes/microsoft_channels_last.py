@@ -8,8 +8,8 @@ from jax import lax
 from jquant.onnx.graphs.graph import MICROSOFT
 from jquant.onnx.nodes.pooling import max_pool
 from jquant.onnx.nodes.quantized import require_kernel
-from jquant.onnx.nodes.quantized_parameters import convolution_options, flat
-from jquant.onnx.nodes.windows import resolve_padding
+from jquant.onnx.nodes.quantized_parameters import convolution_options, flat_pair, with_parameters
+from jquant.onnx.nodes.windows import ConvolutionAttributes, WindowAttributes, resolve_padding
 from jquant.onnx.running.registry import converter
 from jquant.operators.quantized_linear_convolution import quantized_linear_convolution
 
@@ -26,54 +26,29 @@ def convolution(
     y_zero_point,
     B=None,
     *,
-    auto_pad="NOTSET",
+    attributes: ConvolutionAttributes,
     channels_last=0,
-    dilations=None,
-    group=1,
-    kernel_shape=None,
-    pads=None,
-    strides=None,
 ):
     """ONNX's QLinearConv; with `channels_last`, the input and the output, but not the filter, have their channels last."""
-    require_kernel(w, kernel_shape)
+    require_kernel(w, attributes.kernel_shape)
     dimensions = None
     if channels_last:
         image = (0, x.ndim - 1, *range(1, x.ndim - 1))
         dimensions = lax.ConvDimensionNumbers(image, tuple(range(x.ndim)), image)
-    x, pads = resolve_padding(
-        x,
-        w.shape[2:],
-        strides=strides,
-        dilations=dilations,
-        pads=pads,
-        auto_pad=auto_pad,
-        first_axis=1 if channels_last else 2,
-    )
+    x, attributes = resolve_padding(x, w.shape[2:], attributes, first_axis=1 if channels_last else 2)
     return quantized_linear_convolution(
-        x,
-        input_scale=flat(x_scale),
-        input_zero_point=flat(x_zero_point),
-        filter=w,
-        filter_scale=flat(w_scale),
-        filter_zero_point=flat(w_zero_point),
-        output_scale=flat(y_scale),
-        output_zero_point=flat(y_zero_point),
-        bias=B,
+        *with_parameters(x, x_scale, x_zero_point),
+        *with_parameters(w, w_scale, w_zero_point),
+        *flat_pair(y_scale, y_zero_point),
+        B,
         dimension_numbers=dimensions,
-        **convolution_options(dilations=dilations, group=group, pads=pads, strides=strides),
+        **convolution_options(attributes),
     )
 
 
 @converter("NhwcMaxPool", domain=MICROSOFT)
-def max_pool_channels_last(x, *, auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_shape, pads=None, strides=None):
+def max_pool_channels_last(x, *, attributes: WindowAttributes, ceil_mode=0, kernel_shape):
     y: Any = max_pool(
-        jnp.moveaxis(x, -1, 1),
-        auto_pad=auto_pad,
-        ceil_mode=ceil_mode,
-        dilations=dilations,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
-        outputs=1,
+        jnp.moveaxis(x, -1, 1), attributes=attributes, ceil_mode=ceil_mode, kernel_shape=kernel_shape, outputs=1
     )
     return jnp.moveaxis(y, 1, -1)

@@ -14,7 +14,7 @@ from jquant.formulas import affine, pooling
 from jquant.formulas.windows import Windows
 from jquant.onnx.graphs.graph import MICROSOFT
 from jquant.onnx.nodes.quantized_parameters import flat, padding_argument
-from jquant.onnx.nodes.windows import resolve_pool_padding
+from jquant.onnx.nodes.windows import WindowAttributes, resolve_pool_padding
 from jquant.onnx.running.registry import converter
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
@@ -68,8 +68,8 @@ def average_pool(
     """
     x = jnp.moveaxis(X, -1, 1) if channels_last else X
     is_global = tuple(kernel_shape) == x.shape[2:]
-    x, pads, _ = resolve_pool_padding(x, kernel_shape, strides=strides, dilations=None, pads=pads, auto_pad=auto_pad)
-    w = windows.windows("QLinearAveragePool", x.shape[2:], kernel_shape, strides, None, padding_argument(pads))
+    x, attributes, _ = resolve_pool_padding(x, kernel_shape, WindowAttributes(auto_pad, None, pads, strides))
+    w = windows.windows("QLinearAveragePool", x.shape[2:], kernel_shape, strides, None, padding_argument(attributes))
     if is_global and not any(map(any, w.padding)):
         x_zero_point, y_zero_point = (
             jnp.zeros((), x.dtype) if each is None else each for each in (x_zero_point, y_zero_point)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jquant.onnx.graphs.graph import MICROSOFT
 from jquant.onnx.nodes.quantized_parameters import FEATURE_LEVEL
 from jquant.onnx.nodes.recurrent import lstm_update
-from jquant.onnx.nodes.recurrent_activations import activations_from_attributes
+from jquant.onnx.nodes.recurrent_activations import LayerAttributes, activations_from_attributes
 from jquant.onnx.nodes.recurrent_scan import Cell, States, run_directions
 from jquant.onnx.running.registry import converter
 from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
@@ -31,11 +31,7 @@ def dynamic_quantize_lstm(
     r_zero_point,
     *,
     activations=("Sigmoid", "Tanh", "Tanh") * 2,
-    activation_alpha=(),
-    activation_beta=(),
-    clip=None,
-    direction="forward",
-    hidden_size=None,
+    attributes: LayerAttributes,
     input_forget=0,
 ):
     """LSTM whose products are of dynamically quantized operands: all of `x` is quantized once, with one range, and in every
@@ -43,8 +39,8 @@ def dynamic_quantize_lstm(
 
     The matrices are (inputs, gates), unlike those of LSTM. They have one scale per direction, or one per column.
     """
-    functions = activations_from_attributes(activations, activation_alpha, activation_beta, clip)
-    unclipped = activations_from_attributes(activations, activation_alpha, activation_beta, None)
+    functions = activations_from_attributes(activations, attributes)
+    unclipped = activations_from_attributes(activations, attributes.unclipped())
     if sequence_lens is not None:  # steps after the longest sequence must not widen the range
         x = jnp.where(jnp.arange(x.shape[0])[:, None, None] < jnp.max(sequence_lens), x, jnp.zeros_like(x))
 
@@ -59,7 +55,7 @@ def dynamic_quantize_lstm(
 
         return _quantized_product(x, input_weights, w_scale[index]), cell
 
-    return run_directions(layer, x, jnp.swapaxes(r, 1, 2), sequence_lens, (initial_h, initial_c), direction, 0)
+    return run_directions(layer, x, jnp.swapaxes(r, 1, 2), sequence_lens, (initial_h, initial_c), attributes.direction, 0)
 
 
 def _packed(matrices: jax.Array, zero_points: jax.Array | None, index: int) -> PackedMatrix:

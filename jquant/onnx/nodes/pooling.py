@@ -1,5 +1,6 @@
 """Pooling over windows, over whole images, and over regions of interest."""
 
+import dataclasses
 import math
 
 import jax.numpy as jnp
@@ -10,39 +11,20 @@ from jquant.errors import ModelError
 from jquant.onnx.graphs.values import sizes
 from jquant.onnx.nodes.sampling import sample
 from jquant.onnx.nodes.vectors import along_axis
-from jquant.onnx.nodes.windows import Window, resolve_pool_padding
-from jquant.onnx.running.registry import converter
+from jquant.onnx.nodes.windows import Window, WindowAttributes, resolve_pool_padding
+from jquant.onnx.running.registry import AttributeGroup, converter
 
 
 @converter("MaxPool", since=1)
-def max_pool(
-    x,
-    *,
-    auto_pad,
-    ceil_mode=0,
-    dilations=None,
-    kernel_shape,
-    pads=None,
-    storage_order=0,
-    strides=None,
-    outputs,
-):
+def max_pool(x, *, attributes: WindowAttributes, ceil_mode=0, kernel_shape, storage_order=0, outputs):
     """Among equal elements, the first is the largest. An index counts the elements of the whole tensor; with
     `storage_order`, those of an image whose dimensions are in reverse order."""
     shape = x.shape
-    attributes = {
-        "auto_pad": auto_pad,
-        "ceil_mode": ceil_mode,
-        "dilations": dilations,
-        "kernel_shape": kernel_shape,
-        "pads": pads,
-        "strides": strides,
-    }
-    x, window = _cropped_with_window(x, **attributes)
+    x, window = _cropped_with_window(x, kernel_shape, attributes, ceil_mode)
     if outputs == 1:
         return _reduce(x, window, _lowest(x.dtype), lax.max)
     indices = jnp.arange(math.prod(shape), dtype=jnp.int32).reshape(shape)
-    indices, _ = _cropped_with_window(indices, **attributes)
+    indices, _ = _cropped_with_window(indices, kernel_shape, attributes, ceil_mode)
     largest, indices = lax.reduce_window(
         (x, indices),
         (jnp.asarray(_lowest(x.dtype)), jnp.int32(-1)),
@@ -55,21 +37,10 @@ def max_pool(
     return largest, _in_reverse_order(indices, shape[2:]) if storage_order else indices
 
 
-def _cropped_with_window(x, *, auto_pad, ceil_mode, dilations, kernel_shape, pads, strides, is_average=False):
+def _cropped_with_window(x, kernel_shape, attributes, ceil_mode, is_average=False):
     """The tensor, cropped where its padding is negative, and the window from ONNX's attributes."""
-    x, pads, overhang = resolve_pool_padding(
-        x, kernel_shape, strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad, is_average=is_average
-    )
-    window = Window.from_attributes(
-        x.shape,
-        kernel_shape,
-        strides=strides,
-        dilations=dilations,
-        pads=pads,
-        ceil_mode=ceil_mode,
-        overhang=overhang,
-    )
-    return x, window
+    x, attributes, overhang = resolve_pool_padding(x, kernel_shape, attributes, is_average)
+    return x, Window.from_attributes(x.shape, kernel_shape, attributes, ceil_mode=ceil_mode, overhang=overhang)
 
 
 def _lowest(dtype):
@@ -103,19 +74,10 @@ def _first_of_largest(a, b):
 
 
 @converter("AveragePool", since=7)
-def average_pool(x, *, auto_pad, ceil_mode=0, count_include_pad, dilations=None, kernel_shape, pads=None, strides=None):
+def average_pool(x, *, attributes: WindowAttributes, ceil_mode=0, count_include_pad, kernel_shape):
     """The sum of a window is divided by the number of elements that count: padding counts only if included, and what lies
     beyond it never does."""
-    x, window = _cropped_with_window(
-        x,
-        auto_pad=auto_pad,
-        ceil_mode=ceil_mode,
-        dilations=dilations,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
-        is_average=True,
-    )
+    x, window = _cropped_with_window(x, kernel_shape, attributes, ceil_mode, is_average=True)
     total = _reduce(x, window, np.array(0, x.dtype), lax.add)
     for axis, size in enumerate(x.shape[2:]):
         count = _counts(size, window, axis, count_include_pad)
@@ -136,16 +98,8 @@ def _counts(size, window, axis, count_include_pad):
 
 
 @converter("LpPool", since=2)
-def norm_pool(x, *, auto_pad, ceil_mode=0, dilations=None, kernel_shape, p, pads=None, strides=None):
-    x, window = _cropped_with_window(
-        x,
-        auto_pad=auto_pad,
-        ceil_mode=ceil_mode,
-        dilations=dilations,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
-    )
+def norm_pool(x, *, attributes: WindowAttributes, ceil_mode=0, kernel_shape, p):
+    x, window = _cropped_with_window(x, kernel_shape, attributes, ceil_mode)
     return _root(_reduce(_power(x, p), window, np.array(0, x.dtype), lax.add), p)
 
 
@@ -185,46 +139,28 @@ def max_unpool(x, indices, output_shape=None, *, kernel_shape, pads=None, stride
     return jnp.pad(unpooled, [(0, target - size) for size, target in zip(shape, sizes(output_shape), strict=True)])
 
 
+@dataclasses.dataclass(frozen=True)
+class RegionAttributes(AttributeGroup):
+    mode: str
+    output_height: int
+    output_width: int
+    sampling_ratio: int
+    spatial_scale: float
+
+
 @converter("RoiAlign", since=10, until=15)
-def align_regions_to_15(x, rois, batch_indices, *, mode, output_height, output_width, sampling_ratio, spatial_scale):
-    return _align(
-        x,
-        rois,
-        batch_indices,
-        mode=mode,
-        shape=(output_height, output_width),
-        sampling_ratio=sampling_ratio,
-        spatial_scale=spatial_scale,
-        half_pixel=False,
-    )
+def align_regions_to_15(x, rois, batch_indices, *, attributes: RegionAttributes):
+    return _align(x, rois, batch_indices, attributes, half_pixel=False)
 
 
 @converter("RoiAlign", since=16)
-def align_regions(
-    x,
-    rois,
-    batch_indices,
-    *,
-    coordinate_transformation_mode,
-    mode,
-    output_height,
-    output_width,
-    sampling_ratio,
-    spatial_scale,
-):
-    return _align(
-        x,
-        rois,
-        batch_indices,
-        mode=mode,
-        shape=(output_height, output_width),
-        sampling_ratio=sampling_ratio,
-        spatial_scale=spatial_scale,
-        half_pixel=coordinate_transformation_mode == "half_pixel",
-    )
+def align_regions(x, rois, batch_indices, *, attributes: RegionAttributes, coordinate_transformation_mode):
+    return _align(x, rois, batch_indices, attributes, half_pixel=coordinate_transformation_mode == "half_pixel")
 
 
-def _align(x, rois, batch_indices, *, mode, shape, sampling_ratio, spatial_scale, half_pixel):
+def _align(x, rois, batch_indices, attributes, *, half_pixel):
+    mode, sampling_ratio, spatial_scale = attributes.mode, attributes.sampling_ratio, attributes.spatial_scale
+    shape = attributes.output_height, attributes.output_width
     if sampling_ratio <= 0:
         raise ModelError("a sampling_ratio of 0 would make the number of samples depend on data")
     first, last = (

@@ -19,9 +19,11 @@ from jquant.onnx.nodes.quantized_parameters import (
     as_matrices,
     convolution_options,
     flat,
+    flat_pair,
     integer_product,
+    with_parameters,
 )
-from jquant.onnx.nodes.windows import resolve_padding
+from jquant.onnx.nodes.windows import ConvolutionAttributes, resolve_padding
 from jquant.onnx.running.registry import converter
 from jquant.onnx.writing import quantized_products as products
 from jquant.onnx.writing.builder import Builder
@@ -220,64 +222,32 @@ def quantized_matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale
 
 
 @converter("ConvInteger", since=10, counterparts=("convolution_integer", "convolution_integer_to_float"))
-def convolution_to_int32(
-    x,
-    w,
-    x_zero_point=None,
-    w_zero_point=None,
-    *,
-    auto_pad,
-    dilations=None,
-    group,
-    kernel_shape=None,
-    pads=None,
-    strides=None,
-):
+def convolution_to_int32(x, w, x_zero_point=None, w_zero_point=None, *, attributes: ConvolutionAttributes):
     """Padding represents the real number 0: it has the value of the input's zero point."""
-    require_kernel(w, kernel_shape)
-    x, pads = resolve_padding(x, w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
+    require_kernel(w, attributes.kernel_shape)
+    x, attributes = resolve_padding(x, w.shape[2:], attributes)
     return convolution_integer(
         x,
         filter=w,
         input_zero_point=flat(x_zero_point),
         filter_zero_point=flat(w_zero_point),
-        **convolution_options(dilations=dilations, group=group, pads=pads, strides=strides),
+        **convolution_options(attributes),
     )
 
 
 @converter("QLinearConv", since=10, counterparts=("quantized_linear_convolution",))
 def quantized_convolution(
-    x,
-    x_scale,
-    x_zero_point,
-    w,
-    w_scale,
-    w_zero_point,
-    y_scale,
-    y_zero_point,
-    B=None,
-    *,
-    auto_pad,
-    dilations=None,
-    group,
-    kernel_shape=None,
-    pads=None,
-    strides=None,
+    x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B=None, *, attributes: ConvolutionAttributes
 ):
     """The bias is an integer, in units of the product of the scales."""
-    require_kernel(w, kernel_shape)
-    x, pads = resolve_padding(x, w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
+    require_kernel(w, attributes.kernel_shape)
+    x, attributes = resolve_padding(x, w.shape[2:], attributes)
     return quantized_linear_convolution(
-        x,
-        input_scale=flat(x_scale),
-        input_zero_point=flat(x_zero_point),
-        filter=w,
-        filter_scale=flat(w_scale),
-        filter_zero_point=flat(w_zero_point),
-        output_scale=flat(y_scale),
-        output_zero_point=flat(y_zero_point),
-        bias=B,
-        **convolution_options(dilations=dilations, group=group, pads=pads, strides=strides),
+        *with_parameters(x, x_scale, x_zero_point),
+        *with_parameters(w, w_scale, w_zero_point),
+        *flat_pair(y_scale, y_zero_point),
+        B,
+        **convolution_options(attributes),
     )
 
 

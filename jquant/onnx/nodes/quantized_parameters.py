@@ -6,6 +6,7 @@ from typing import Any, overload
 import jax
 import jax.numpy as jnp
 
+from jquant.onnx.nodes.windows import ConvolutionAttributes, WindowAttributes
 from jquant.operators.matmul_integer import matmul_integer
 from jquant.packed.matrix import PackedMatrix
 
@@ -24,6 +25,15 @@ def flat(parameter: jax.Array | None) -> jax.Array | None:
     if parameter is None or math.prod(parameter.shape[:-2]) != 1:
         return parameter
     return parameter.reshape(() if parameter.size == 1 else -1)
+
+
+def flat_pair(scale: jax.Array, zero_point: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
+    return flat(scale), flat(zero_point)
+
+
+def with_parameters(x: Any, scale: jax.Array, zero_point: jax.Array | None) -> tuple[Any, jax.Array, jax.Array | None]:
+    """A tensor with its parameters, as jquant's operators take it. A packed matrix contains its zero point."""
+    return x, *flat_pair(scale, None if isinstance(x, PackedMatrix) else zero_point)
 
 
 def as_matrices(a: jax.Array, b: jax.Array | PackedMatrix) -> tuple[jax.Array, jax.Array | PackedMatrix, tuple[int, ...]]:
@@ -61,17 +71,17 @@ def integer_product(
     return jnp.matmul(a, b)
 
 
-def padding_argument(pads):
+def padding_argument(attributes: WindowAttributes) -> Any:
     """ONNX's padding, after `resolve_padding`, as the argument `padding` of jquant's operators."""
-    return pads or "VALID"
+    return attributes.pads or "VALID"
 
 
-def convolution_options(*, dilations, group: int, pads, strides) -> dict[str, Any]:
+def convolution_options(attributes: ConvolutionAttributes) -> dict[str, Any]:
     """ONNX's convolution attributes, after `resolve_padding`, as keyword arguments of jquant's convolutions."""
     return {
-        "strides": strides,
-        "padding": padding_argument(pads),
-        "dilations": dilations,
-        "groups": group,
+        "strides": attributes.strides,
+        "padding": padding_argument(attributes),
+        "dilations": attributes.dilations,
+        "groups": attributes.group,
         "feature_level": FEATURE_LEVEL,
     }

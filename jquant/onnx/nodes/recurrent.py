@@ -5,7 +5,12 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jquant.onnx.nodes.recurrent_activations import Activation, activations_from_attributes, select_direction
+from jquant.onnx.nodes.recurrent_activations import (
+    Activation,
+    LayerAttributes,
+    activations_from_attributes,
+    select_direction,
+)
 from jquant.onnx.nodes.recurrent_scan import Cell, States, run_directions
 from jquant.onnx.running.registry import converter
 
@@ -20,15 +25,11 @@ def rnn(
     initial_h=None,
     *,
     activations=("Tanh", "Tanh"),
-    activation_alpha=(),
-    activation_beta=(),
-    clip=None,
-    direction,
-    hidden_size=None,
+    attributes: LayerAttributes,
     layout=0,
 ):
     """Returns the states of all steps, and the last ones."""
-    functions = activations_from_attributes(activations, activation_alpha, activation_beta, clip)
+    functions = activations_from_attributes(activations, attributes)
 
     def layer(index: int, x: jax.Array) -> tuple[jax.Array, Cell]:
         (activation,) = select_direction(functions, index, 1)
@@ -38,7 +39,7 @@ def rnn(
 
         return _input_gates(x, w, b, index), cell
 
-    return run_directions(layer, x, r, sequence_lens, (initial_h,), direction, layout)
+    return run_directions(layer, x, r, sequence_lens, (initial_h,), attributes.direction, layout)
 
 
 @converter("GRU", since=7)
@@ -51,16 +52,12 @@ def gru(
     initial_h=None,
     *,
     activations=("Sigmoid", "Tanh") * 2,
-    activation_alpha=(),
-    activation_beta=(),
-    clip=None,
-    direction,
-    hidden_size=None,
+    attributes: LayerAttributes,
     layout=0,
     linear_before_reset,
 ):
     """Returns the states of all steps, and the last ones. The gates are: update, reset, hidden."""
-    functions = activations_from_attributes(activations, activation_alpha, activation_beta, clip)
+    functions = activations_from_attributes(activations, attributes)
 
     def layer(index: int, x: jax.Array) -> tuple[jax.Array, Cell]:
         f, g = select_direction(functions, index, 2)
@@ -82,7 +79,7 @@ def gru(
 
         return x, cell
 
-    return run_directions(layer, x, r, sequence_lens, (initial_h,), direction, layout)
+    return run_directions(layer, x, r, sequence_lens, (initial_h,), attributes.direction, layout)
 
 
 @converter("LSTM", since=7)
@@ -97,17 +94,13 @@ def lstm(
     p=None,
     *,
     activations=("Sigmoid", "Tanh", "Tanh") * 2,
-    activation_alpha=(),
-    activation_beta=(),
-    clip=None,
-    direction,
-    hidden_size=None,
+    attributes: LayerAttributes,
     input_forget,
     layout=0,
 ):
     """Returns the states of all steps, the last ones, and the last cells. The gates are: input, output, forget, cell."""
-    functions = activations_from_attributes(activations, activation_alpha, activation_beta, clip)
-    unclipped = activations_from_attributes(activations, activation_alpha, activation_beta, None)
+    functions = activations_from_attributes(activations, attributes)
+    unclipped = activations_from_attributes(activations, attributes.unclipped())
 
     def layer(index: int, x: jax.Array) -> tuple[jax.Array, Cell]:
         def cell(gates: jax.Array, states: States) -> States:
@@ -116,7 +109,7 @@ def lstm(
         update = lstm_update(functions, unclipped, index, p, input_forget)
         return _input_gates(x, w, b, index), cell
 
-    return run_directions(layer, x, r, sequence_lens, (initial_h, initial_c), direction, layout)
+    return run_directions(layer, x, r, sequence_lens, (initial_h, initial_c), attributes.direction, layout)
 
 
 def _input_gates(x: jax.Array, w: jax.Array, b: jax.Array | None, index: int) -> jax.Array:

@@ -1,5 +1,6 @@
 """The activations of RNN, GRU and LSTM, with the attributes that parametrise them."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jquant.errors import ModelError
+from jquant.onnx.running.registry import AttributeGroup
 
 Activation = Callable[[jax.Array], jax.Array]
 
@@ -27,15 +29,28 @@ _ACTIVATIONS: dict[str, tuple[dict[str, float | None], Callable[..., jax.Array]]
 }
 
 
-def activations_from_attributes(
-    names: Sequence[str], alphas: Sequence[float], betas: Sequence[float], clip: float | None
-) -> list[Activation]:
-    """The functions in order. Each takes the next of `alphas` and of `betas`, if it has an alpha or a beta.
+@dataclasses.dataclass(frozen=True)
+class LayerAttributes(AttributeGroup):
+    """The attributes of RNN, GRU and LSTM, but for the names of activations, whose default differs.
 
-    Args:
-      clip: bounds the operand of each function; None if it is unbounded.
+    Attributes:
+      activation_alpha, activation_beta: for the activations that have an alpha or a beta, in order.
+      clip: bounds the operand of each activation; None if it is unbounded.
     """
-    remaining = {"alpha": list(alphas), "beta": list(betas)}
+
+    activation_alpha: Sequence[float] = ()
+    activation_beta: Sequence[float] = ()
+    clip: float | None = None
+    direction: str = "forward"
+    hidden_size: int | None = None
+
+    def unclipped(self) -> "LayerAttributes":
+        return dataclasses.replace(self, clip=None)
+
+
+def activations_from_attributes(names: Sequence[str], attributes: LayerAttributes) -> list[Activation]:
+    """The functions in order. Each takes the next alpha and the next beta, if it has these."""
+    remaining = {"alpha": list(attributes.activation_alpha), "beta": list(attributes.activation_beta)}
     activations = []
     for name in names:
         if name.lower() not in _ACTIVATIONS:
@@ -44,7 +59,7 @@ def activations_from_attributes(
         options = {key: remaining[key].pop(0) if remaining[key] else default for key, default in defaults.items()}
         if None in options.values():
             raise ModelError(f"the activation {name} needs its alpha and beta")
-        activations.append(_activation(function, options, clip))
+        activations.append(_activation(function, options, attributes.clip))
     return activations
 
 

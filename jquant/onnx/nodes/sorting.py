@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.onnx.fusing.sorted_places import PLACES
+from jquant.onnx.fusing.sorted_indices import INDICES
 from jquant.onnx.graphs.graph import JQUANT
 from jquant.onnx.graphs.values import sizes
 from jquant.onnx.running.registry import converter
@@ -39,12 +39,12 @@ def top_k(x, k, *, axis, largest=1, sorted=1):
     return _top(x, count, axis, largest)
 
 
-@converter(PLACES, domain=JQUANT, static=("k",))
-def places_in_order(x, k, *, axis):
-    """The places of the least elements, in order. NaN comes last; equal elements keep their order."""
+@converter(INDICES, domain=JQUANT, static=("k",))
+def indices_in_order(x, k, *, axis):
+    """The indices of the least elements, in order. NaN comes last; equal elements keep their order."""
     (count,) = sizes(k)
-    places = lax.broadcasted_iota(np.int32, x.shape, axis % x.ndim)
-    return lax.slice_in_dim(lax.sort((x, places), dimension=axis % x.ndim, num_keys=1)[1], 0, count, axis=axis)
+    indices = lax.broadcasted_iota(np.int32, x.shape, axis % x.ndim)
+    return lax.slice_in_dim(lax.sort((x, indices), dimension=axis % x.ndim, num_keys=1)[1], 0, count, axis=axis)
 
 
 def _top(x, k, axis, largest):

@@ -2,27 +2,42 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax import lax
 
 from jquant.errors import ModelError
+from jquant.onnx.running.registry import AttributeGroup
 
 _SAME = ("SAME_UPPER", "SAME_LOWER")
 
 
-def resolve_padding(
-    x: Any,
-    kernel: Sequence[int],
-    *,
-    strides: Sequence[int] | None,
-    dilations: Sequence[int] | None,
-    pads: Sequence[int] | None,
-    auto_pad: str,
-    first_axis: int = 2,
-) -> tuple[Any, list[Any] | None]:
-    """The input of a convolution, and the padding of its spatial dimensions as numbers, or None if there is none.
+@dataclasses.dataclass(frozen=True)
+class WindowAttributes(AttributeGroup):
+    """The attributes of convolutions and pools that say where windows are."""
+
+    auto_pad: str = "NOTSET"
+    dilations: Sequence[int] | None = None
+    pads: Sequence[Any] | None = None
+    strides: Sequence[int] | None = None
+
+    def spans(self, kernel: Sequence[int]) -> list[int]:
+        """The extent of a window along each dimension, from its first to its last element."""
+        return [(size - 1) * step + 1 for size, step in zip(kernel, self.dilations or (1,) * len(kernel), strict=True)]
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvolutionAttributes(WindowAttributes):
+    group: int = 1
+    kernel_shape: Sequence[int] | None = None
+
+
+_Attributes = TypeVar("_Attributes", bound=WindowAttributes)
+
+
+def resolve_padding(x: Any, kernel: Sequence[int], attributes: _Attributes, first_axis: int = 2) -> tuple[Any, _Attributes]:
+    """The input of a convolution, and its attributes, with the padding as numbers, or None if there is none.
 
     Where a stride is longer than the window, windows do not reach all elements. "SAME" then makes onnxruntime's padding
     negative: the first window begins inside the tensor, at a position that depends on the operator. The returned tensor is
@@ -31,68 +46,45 @@ def resolve_padding(
     Args:
       first_axis: the first spatial dimension; 1 if the channels are last.
     """
-    if auto_pad not in _SAME:
-        return x, None if auto_pad == "VALID" else list(pads) if pads else None
-    spans = _spans(kernel, dilations)
-    x, pairs, _ = _automatic_padding(
-        x,
-        extents=spans,
-        spans=spans,
-        strides=strides,
-        auto_pad=auto_pad,
-        first_axis=first_axis,
-        is_pool=False,
-        is_average=False,
-    )
-    return x, [*(low for low, _ in pairs), *(high for _, high in pairs)]
+    if attributes.auto_pad not in _SAME:
+        return x, _with_explicit_padding(attributes)
+    spans = attributes.spans(kernel)
+    x, attributes, _ = _automatic_padding(x, spans, spans, attributes, first_axis, is_pool=False, is_average=False)
+    return x, attributes
 
 
 def resolve_pool_padding(
-    x: Any,
-    kernel: Sequence[int],
-    *,
-    strides: Sequence[int] | None,
-    dilations: Sequence[int] | None,
-    pads: Sequence[int] | None,
-    auto_pad: str,
-    is_average: bool = False,
-) -> tuple[Any, list[Any] | None, list[int]]:
+    x: Any, kernel: Sequence[int], attributes: WindowAttributes, is_average: bool = False
+) -> tuple[Any, WindowAttributes, list[int]]:
     """As `resolve_padding`, and by how much the last window of each dimension extends beyond the padding.
 
     The padding of onnxruntime's pools does not depend on the dilations, so there may be fewer windows than ONNX specifies.
     """
-    if auto_pad not in _SAME:
-        return x, None if auto_pad == "VALID" else list(pads) if pads else None, [0] * len(kernel)
-    x, pairs, overhang = _automatic_padding(
-        x,
-        extents=kernel,
-        spans=_spans(kernel, dilations),
-        strides=strides,
-        auto_pad=auto_pad,
-        first_axis=2,
-        is_pool=True,
-        is_average=is_average,
-    )
-    return x, [*(low for low, _ in pairs), *(high for _, high in pairs)], overhang
+    if attributes.auto_pad not in _SAME:
+        return x, _with_explicit_padding(attributes), [0] * len(kernel)
+    spans = attributes.spans(kernel)
+    return _automatic_padding(x, kernel, spans, attributes, 2, is_pool=True, is_average=is_average)
 
 
-def _spans(kernel: Sequence[int], dilations: Sequence[int] | None) -> list[int]:
-    """The extent of a window along each dimension, from its first to its last element."""
-    return [(size - 1) * step + 1 for size, step in zip(kernel, dilations or (1,) * len(kernel), strict=True)]
+def _with_explicit_padding(attributes: _Attributes) -> _Attributes:
+    return _padded(attributes, None if attributes.auto_pad == "VALID" or not attributes.pads else list(attributes.pads))
+
+
+def _padded(attributes: _Attributes, pads: Sequence[Any] | None) -> _Attributes:
+    return dataclasses.replace(attributes, auto_pad="NOTSET", pads=pads)
 
 
 def _automatic_padding(
     x: Any,
-    *,
     extents: Sequence[int],
     spans: Sequence[int],
-    strides: Sequence[int] | None,
-    auto_pad: str,
+    attributes: _Attributes,
     first_axis: int,
+    *,
     is_pool: bool,
     is_average: bool,
-) -> tuple[Any, list[tuple[Any, Any]], list[int]]:
-    """The cropped tensor, the padding, and by how much the last windows extend beyond the padding.
+) -> tuple[Any, _Attributes, list[int]]:
+    """The cropped tensor, its padding, and by how much the last windows extend beyond the padding.
 
     Args:
       extents: the window lengths from which the padding is computed.
@@ -103,10 +95,10 @@ def _automatic_padding(
         raise ModelError(f"a window of {len(spans)} dimensions does not fit a tensor of {x.ndim}")
     pairs, overhang, crops = [], [], [(0, 0, 0)] * x.ndim
     for axis, (extent, span, stride) in enumerate(
-        zip(extents, spans, strides or (1,) * len(spans), strict=True), first_axis
+        zip(extents, spans, attributes.strides or (1,) * len(spans), strict=True), first_axis
     ):
         size, missing = x.shape[axis], 0
-        low, high = _same_padding(size, extent, stride, auto_pad, is_pool)
+        low, high = _same_padding(size, extent, stride, attributes.auto_pad, is_pool)
         if not jax.export.is_symbolic_dim(size):
             # Truncated as in C++, so that a last window may not fit.
             windows = int((size + low + high - span) / stride) + 1
@@ -119,7 +111,7 @@ def _automatic_padding(
         overhang.append(missing)
     if any(map(any, crops)):
         x = lax.pad(x, x.dtype.type(0), crops)
-    return x, pairs, overhang
+    return x, _padded(attributes, [*(low for low, _ in pairs), *(high for _, high in pairs)]), overhang
 
 
 def _same_padding(size: Any, extent: int, stride: int, auto_pad: str, is_pool: bool) -> tuple[Any, Any]:
@@ -158,24 +150,22 @@ class Window:
         cls,
         shape: Sequence[Any],
         kernel: Sequence[int],
+        attributes: WindowAttributes,
         *,
-        strides: Sequence[int] | None,
-        dilations: Sequence[int] | None,
-        pads: Sequence[int] | None,
         ceil_mode: int = 0,
         overhang: Sequence[int] | None = None,
     ) -> "Window":
         """A window from ONNX's attributes, for a tensor of shape (batch, channels, *spatial).
 
         Args:
-          pads, overhang: the results of `resolve_padding` or `resolve_pool_padding`.
+          attributes, overhang: the results of `resolve_padding` or `resolve_pool_padding`.
         """
         rank = len(kernel)
         if len(shape) != rank + 2:
             raise ModelError(f"a window of {rank} dimensions does not fit a tensor of {len(shape)}")
-        strides, dilations = tuple(strides or (1,) * rank), tuple(dilations or (1,) * rank)
-        spans = _spans(kernel, dilations)
-        pads = pads or (0,) * 2 * rank
+        strides, dilations = (tuple(each or (1,) * rank) for each in (attributes.strides, attributes.dilations))
+        spans = attributes.spans(kernel)
+        pads = attributes.pads or (0,) * 2 * rank
         pairs = tuple(zip(pads[:rank], pads[rank:], strict=True))
         ceiling = list(overhang or [0] * rank)
         if ceil_mode and not any(ceiling):
@@ -185,7 +175,7 @@ class Window:
     @property
     def spans(self) -> tuple[int, ...]:
         """The extent of a window, from its first to its last element."""
-        return tuple(_spans(self.kernel, self.dilations))
+        return tuple(WindowAttributes(dilations=self.dilations).spans(self.kernel))
 
     @property
     def is_point(self) -> bool:

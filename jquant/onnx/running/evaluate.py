@@ -78,7 +78,7 @@ class Evaluation:
                 if chosen is entry:
                     parameter_shapes.check(node, entry, operands)
                 limits.check_known(entry, prepared, keywords, self.budget.known)
-                results = chosen.function(*prepared, **keywords)
+                results = chosen.call(prepared, keywords)
                 limits.check(results, self.budget.largest)
                 if keywords.get("xp") is np:
                     self.budget.take(results)

@@ -57,7 +57,7 @@ def check_known(entry: Converter, operands: Sequence[Any], keywords: Mapping[str
         arguments = list(operands)
         for position, tracer in zip(traced, tracers, strict=True):
             arguments[position] = tracer
-        return entry.function(*arguments, **{**keywords, "xp": jnp})
+        return entry.call(arguments, {**keywords, "xp": jnp})
 
     shapes = jax.eval_shape(results, *(jax.ShapeDtypeStruct(operands[i].shape, np.int32) for i in traced))
     check(shapes, limit)

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import onnx
@@ -33,15 +33,20 @@ REFUSED = {  # why operators have no converter
 }
 
 
+class AttributeGroup:
+    """The base of a dataclass of attributes that several operators have. A converter takes them as one keyword."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Converter:
     """A function that computes an operator, and how it must be called.
 
     Attributes:
       function: takes the operands by position, with None for one that is left out, and the attributes by their names in
-        ONNX. If it has these keywords, it also gets ``outputs``, the number of outputs; ``xp``, NumPy or `jax.numpy`;
-        ``where``, the caller's mask that matches the first operand; ``unrolled``, whether a result, or an input of the
-        node's subgraphs, must be known while tracing. The operands of a node with subgraphs are passed as they are.
+        ONNX, or in an `AttributeGroup`, if a keyword's annotation is one. If it has these keywords, it also gets
+        ``outputs``, the number of outputs; ``xp``, NumPy or `jax.numpy`; ``where``, the caller's mask that matches the
+        first operand; ``unrolled``, whether a result, or an input of the node's subgraphs, must be known while tracing.
+        The operands of a node with subgraphs are passed as they are.
       since, until: the first and the last version of the operator set that the function is for.
       static: the names of operands that must be NumPy arrays, because the shapes of a program depend on them.
       prefers_static: the names of operands that are NumPy arrays whenever they can be.
@@ -66,11 +71,14 @@ class Converter:
     def __post_init__(self):
         parameters = inspect.signature(self.function).parameters.values()
         keywords = frozenset(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
+        groups = {each.name: each.annotation for each in parameters if _is_group(each.annotation)}
+        grouped = {field.name for group in groups.values() for field in dataclasses.fields(group)}
         derived = {
             "operands": tuple(each.name for each in parameters if each.kind is not each.KEYWORD_ONLY),
             "takes_rest": any(each.kind is each.VAR_POSITIONAL for each in parameters),
             "context": keywords & _CONTEXT,
-            "attributes": keywords - _CONTEXT,
+            "attributes": keywords - _CONTEXT - groups.keys() | grouped,
+            "_groups": groups,
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
@@ -79,6 +87,14 @@ class Converter:
     takes_rest: bool = dataclasses.field(init=False)
     context: frozenset[str] = dataclasses.field(init=False)
     attributes: frozenset[str] = dataclasses.field(init=False)
+    _groups: Mapping[str, Any] = dataclasses.field(init=False)
+
+    def call(self, operands: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        """The results, from operands, and from attributes and context by their names."""
+        rest = dict(keywords)
+        for name, group in self._groups.items():
+            rest[name] = group(**{each.name: rest.pop(each.name) for each in dataclasses.fields(group) if each.name in rest})
+        return self.function(*operands, **rest)
 
     @property
     def folds(self) -> bool:
@@ -93,6 +109,10 @@ class Converter:
         if not self.operands:
             return ""
         return self.operands[min(position, len(self.operands) - 1)]
+
+
+def _is_group(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, AttributeGroup)
 
 
 def converter(

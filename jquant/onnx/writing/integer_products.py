@@ -17,19 +17,19 @@ from jquant.kernels import epilogue as epilogues
 from jquant.onnx.writing import walk, windows
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import cast, elementwise, like, reshape
-from jquant.onnx.writing.tensor import Size, Tensor, is_static, known
+from jquant.onnx.writing.tensor import Size, Tensor, is_one, is_static, known, sizes_equal
 
 _INT8, _INT32, _FLOAT32 = np.dtype(np.int8), np.dtype(np.int32), np.dtype(np.float32)
 
 
 def is_single(x: Tensor) -> bool:
     """Whether an array has one element."""
-    return all(isinstance(size, int) and size == 1 for size in x.shape)
+    return all(map(is_one, x.shape))
 
 
 def is_row(x: Tensor) -> bool:
     """Whether an array has one element, or one for each column."""
-    return all(isinstance(size, int) and size == 1 for size in x.shape[:-1])
+    return all(map(is_one, x.shape[:-1]))
 
 
 def unless_zero(zero_point: Tensor | None) -> Tensor | None:
@@ -56,7 +56,7 @@ def integer_product(
     if builder.shared.form == "qdq" and a.dtype == np.int8 and b.dtype == np.uint8 and b.known is not None:
         # onnxruntime would fuse the node with those after it, for which it has no kernel of these types.
         b, b_zero_point = known((b.known ^ np.uint8(128)).view(np.int8), b.label), _less_128(builder, b_zero_point)
-    if a.ndim >= b.ndim and all(isinstance(size, int) and size == 1 for size in b.shape[:-2]):
+    if a.ndim >= b.ndim and all(map(is_one, b.shape[:-2])):
         b = reshape(builder, b, b.shape[-2:])
     a_point = a_zero_point if a_zero_point is not None and is_single(a_zero_point) else None
     b_point = b_zero_point if b_zero_point is not None and (is_single(b_zero_point) or _is_row_of(b_zero_point, b)) else None
@@ -208,7 +208,7 @@ def _requantized(builder: Builder, step: epilogues.Requantize, product: Tensor) 
         return builder.node("QuantizeLinear", [real, one, zero_point], type, since=13, label="quantized")
     axis = real.ndim - 2
     rows = real.shape[axis]
-    if str(zero_point.shape) != str((*(1,) * axis, rows, 1)):
+    if not sizes_equal(zero_point.shape, (*(1,) * axis, rows, 1)):
         return None
     one, zero_point = like(Tensor(_FLOAT32, (rows,)), 1), reshape(builder, zero_point, (rows,))
     return builder.node("QuantizeLinear", [real, one, zero_point], type, since=13, axis=axis, label="quantized")
@@ -238,7 +238,7 @@ def scale_product(builder: Builder, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _size(x: Tensor) -> Size:
-    sizes: Sequence[Size] = [size for size in x.shape if not (isinstance(size, int) and size == 1)]
+    sizes: Sequence[Size] = [size for size in x.shape if not is_one(size)]
     if len(sizes) == 1:
         return sizes[0]
     assert is_static(x.shape)

@@ -45,8 +45,8 @@ def _windows(builder: Builder, x: Tensor, zero_point: Tensor | None, geometry: G
     counts = windows.counts(x.shape[before:-1])
     x = padded(builder, x, edge, [(0, 0)] * before + [(int(low), int(high)) for low, high in windows.padding] + [(0, 0)])
     parts = []
-    for place in itertools.product(*map(range, windows.sizes)):
-        starts = [index * dilation for index, dilation in zip(place, windows.dilations, strict=True)]
+    for element in itertools.product(*map(range, windows.sizes)):
+        starts = [index * dilation for index, dilation in zip(element, windows.dilations, strict=True)]
         limits = [
             start + (count - 1) * stride + 1 for start, count, stride in zip(starts, counts, windows.strides, strict=True)
         ]

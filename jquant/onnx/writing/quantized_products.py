@@ -8,7 +8,7 @@ from jquant.onnx.writing import matrices
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.integer_products import integer_product, is_single
 from jquant.onnx.writing.steps import broadcast, cast, reshape
-from jquant.onnx.writing.tensor import Tensor, is_static, known
+from jquant.onnx.writing.tensor import Tensor, is_one, is_static, known
 from jquant.packed.matrix import PackedMatrix
 
 _FLOAT32 = np.dtype(np.float32)
@@ -23,12 +23,12 @@ def row(builder: Builder, x: Any) -> Any:
     """One value, or one for each column, of any rank, in shape (N,); those of several matrices stay as they are."""
     if x is None:
         return None
-    is_vector = sum(not (isinstance(size, int) and size == 1) for size in x.shape) == 1
+    is_vector = sum(not is_one(size) for size in x.shape) == 1
     return reshape(builder, x, (_largest(x),)) if is_vector else x
 
 
 def _largest(x: Tensor) -> Any:
-    return next(size for size in x.shape if not (isinstance(size, int) and size == 1))
+    return next(size for size in x.shape if not is_one(size))
 
 
 def matrix(builder: Builder, b: Any, zero_point: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -14,7 +14,7 @@ from jax import lax
 
 from jquant.onnx.writing import kernel_types
 from jquant.onnx.writing.builder import Builder, Operand
-from jquant.onnx.writing.tensor import Size, Tensor, is_static, known
+from jquant.onnx.writing.tensor import Size, Tensor, is_static, known, sizes_equal
 
 _LARGEST = {  # the largest float32 that does not overflow, by the type that it is rounded to
     "float8_e4m3fn": np.float32(464),
@@ -114,7 +114,7 @@ def elementwise(
     small = [builder.broadcastable(operand) for operand in operands]
     result = jax.ShapeDtypeStruct(lax.broadcast_shapes(*(operand.shape for operand in small)), dtype)
     value = computed(builder, operator, small, result, since=since, **attributes)
-    return value if str(result.shape) == str(shape) else Tensor(dtype, tuple(shape), small=value)
+    return value if sizes_equal(result.shape, shape) else Tensor(dtype, tuple(shape), small=value)
 
 
 def _folded(function: Callable[..., Any], *arguments: Any) -> np.ndarray:
@@ -178,7 +178,7 @@ def is_unsigned(dtype: Any) -> bool:
 def reshape(builder: Builder, x: Tensor, shape: Sequence[Size]) -> Tensor:
     """`x` with other sizes."""
     shape = tuple(shape)
-    if str(shape) == str(x.shape):
+    if sizes_equal(shape, x.shape):
         return x
     if x.known is not None and is_static(shape):
         return known(x.known.reshape(shape), x.label)
@@ -215,7 +215,7 @@ def broadcast(builder: Builder, x: Tensor, shape: Sequence[Size], dimensions: Se
     for dimension, size in zip(dimensions, x.shape, strict=True):
         sizes[dimension] = size
     small = reshape(builder, builder.broadcastable(x) if len(shape) == x.ndim else x, sizes)
-    return small if str(tuple(sizes)) == str(tuple(shape)) else Tensor(x.dtype, tuple(shape), small=small)
+    return small if sizes_equal(sizes, shape) else Tensor(x.dtype, tuple(shape), small=small)
 
 
 def joined(builder: Builder, parts: Sequence[Tensor], dimension: int) -> Tensor:
@@ -233,7 +233,7 @@ def sliced(builder: Builder, x: Tensor, starts: Sequence[Any], limits: Sequence[
     shape = tuple(
         (limit - start + stride - 1) // stride for start, limit, stride in zip(starts, limits, strides, strict=True)
     )
-    changed = [d for d in range(x.ndim) if str(shape[d]) != str(x.shape[d])]
+    changed = [d for d in range(x.ndim) if not sizes_equal(shape[d], x.shape[d])]
     if not changed:
         return x
     if x.known is not None and is_static(limits):

@@ -65,6 +65,27 @@ def all_known(*trees: Any) -> bool:
     return all(leaf.is_known for leaf in leaves if isinstance(leaf, Tensor))
 
 
+def sizes_equal(a: Size | Sequence[Size], b: Size | Sequence[Size]) -> bool:
+    """Whether two sizes, or two shapes, are the same.
+
+    Dynamic sizes are compared as text: JAX's `==` calls those of two scopes different, even if they have one name.
+    """
+    return _text(a) == _text(b)
+
+
+def _text(sizes: Size | Sequence[Size]) -> str:
+    return str(tuple(sizes) if isinstance(sizes, Sequence) else sizes)
+
+
+def is_one(size: Size) -> bool:
+    return sizes_equal(size, 1)
+
+
+def size_difference(a: Size, b: Size) -> Size:
+    difference = a - b
+    return int(difference) if isinstance(difference, int | np.integer) else difference
+
+
 def is_static(shape: Sequence[Size]) -> bool:
     """Whether no size is left open."""
     return all(isinstance(size, int) for size in shape)

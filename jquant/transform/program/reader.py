@@ -1,8 +1,8 @@
 """Reads a program equation by equation, into calls, branches and loops, and finds its sites."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -105,8 +105,9 @@ class _Reader:
         called = jaxprs.called(equation)
         if called is not None:
             return self.read(called, path, levels, inputs)
-        if name in ("scan", "while", "cond") or (name == "shard_map" and self._collector.inside is None):
-            return getattr(self, f"_{name}")(equation, path, levels, inputs)
+        rule = self._RULES.get(name)
+        if rule is not None and (name != "shard_map" or self._collector.inside is None):
+            return rule(self, equation, path, levels, inputs)
         call = recording.call_of(equation, inputs)
         if call is not None and all(value.node is not None for value in inputs):  # as where calls are not recorded
             return self.read(jaxprs.closed(call.formula), path, levels, inputs)
@@ -193,3 +194,10 @@ class _Reader:
             origin = Origin("a branch selects its weights", None) if any(map(is_weight, values)) else None
             joined.append(values[0] if same else Known(origin=origin))
         return joined
+
+    _RULES: ClassVar[Mapping[str, Callable[..., list[Known]]]] = {
+        "cond": _cond,
+        "scan": _scan,
+        "shard_map": _shard_map,
+        "while": _while,
+    }

@@ -2,7 +2,7 @@
 
 import collections
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -175,12 +175,8 @@ class _Run:
             if path not in self._plan.selecting:
                 return outputs
             return [Selected(outputs[0], numbers_after(equation, inputs))]
-        name = equation.primitive.name
-        if name in ("scan", "while", "cond", "shard_map"):
-            return getattr(self, f"_{name}")(equation, path, inputs, scope)
-        if name in jaxprs.REMATERIALIZED:
-            return self._rematerialized(equation, path, inputs, scope)
-        return self._called(equation, path, inputs, scope)
+        rule = self._RULES.get(equation.primitive.name, _Run._called)
+        return rule(self, equation, path, inputs, scope)
 
     def _called(self, equation: Equation, path: Path, inputs: list[Any], scope: Scope) -> list[Any]:
         """A call, inlined: the sites in one function may differ between its calls."""
@@ -278,6 +274,14 @@ class _Run:
         branches = [branch(number, jaxprs.closed(jaxpr)) for number, jaxpr in enumerate(equation.params["branches"])]
         outputs, scope.state = lax.switch(inputs[0], branches, inputs[1:], scope.state)
         return outputs
+
+    _RULES: ClassVar[Mapping[str, Callable[..., list[Any]]]] = {
+        "cond": _cond,
+        "scan": _scan,
+        "shard_map": _shard_map,
+        "while": _while,
+        **dict.fromkeys(jaxprs.REMATERIALIZED, _rematerialized),
+    }
 
 
 def _materialized(x: jax.Array) -> jax.Array:

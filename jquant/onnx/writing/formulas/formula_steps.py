@@ -8,7 +8,7 @@ from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.formulas import affine
 from jquant.onnx.writing.steps import broadcast, cast, elementwise
 from jquant.onnx.writing.table import writer
-from jquant.onnx.writing.tensor import Tensor, all_known, known
+from jquant.onnx.writing.tensor import Tensor, all_known, known, sizes_equal
 
 _ONE = known(np.float32(1))
 
@@ -30,7 +30,7 @@ def _affine(builder: Builder, types: Any, x: Tensor, output: Any, dtype: Any) ->
 
 def _quantized(builder: Builder, types: Any, x: Tensor, scale: Any, zero_point: Any, dtype: Any) -> Tensor | None:
     (type,) = types
-    if all_known(x, scale, zero_point) or str(tuple(type.shape)) != str(x.shape):
+    if all_known(x, scale, zero_point) or not sizes_equal(type.shape, x.shape):
         return None
     return affine.quantize(builder, x, affine.parameters(builder, x.shape, scale, zero_point), dtype)
 

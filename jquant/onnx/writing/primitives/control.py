@@ -13,7 +13,7 @@ from jquant.onnx.writing.bodies import body
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import computed, reshape
 from jquant.onnx.writing.table import primitive
-from jquant.onnx.writing.tensor import Tensor, is_static, known
+from jquant.onnx.writing.tensor import Tensor, is_static, known, sizes_equal
 
 _FLAG = jax.ShapeDtypeStruct((), np.bool_)
 
@@ -136,7 +136,7 @@ def _row(builder: Builder, value: Tensor, number: int) -> Tensor:
     type = jax.ShapeDtypeStruct(value.shape[1:], value.dtype)
     if value.small is not None:
         small = _row(builder, value.small, number if value.small.shape[0] != 1 else 0)
-        return small if str(small.shape) == str(type.shape) else Tensor(value.dtype, type.shape, small=small)
+        return small if sizes_equal(small.shape, type.shape) else Tensor(value.dtype, type.shape, small=small)
     return computed(builder, "Gather", [value, known(np.array(number, np.int64))], type, since=13, axis=0, label="row")
 
 

@@ -138,12 +138,12 @@ def _reduced_by_function(builder: Builder, equation: Any, operands: list[Tensor]
 
 
 @primitive("argmax", "argmin")
-def _place(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
-    """The first one. What is not a number is passed over, where JAX returns its place."""
+def _index(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
+    """The first one. What is not a number is passed over, where JAX returns its index."""
     (x,), (axis,) = operands, equation.params["axes"]
     type = equation.outvars[0].aval
     operator = {"argmax": "ArgMax", "argmin": "ArgMin"}[equation.primitive.name]
-    place = computed(
+    index = computed(
         builder, operator, [x], jax.ShapeDtypeStruct(type.shape, np.int64), since=13, axis=int(axis), keepdims=0
     )
-    return cast(builder, place, type.dtype)
+    return cast(builder, index, type.dtype)

@@ -1,4 +1,4 @@
-"""Changes at computed places. Forms that ScatterND does not express are rewritten in JAX to those that it does."""
+"""Changes at computed indices. Forms that ScatterND does not express are rewritten in JAX to those that it does."""
 
 from typing import Any
 
@@ -10,48 +10,19 @@ from jax import lax
 from jquant.errors import ModelError
 from jquant.onnx.writing import walk
 from jquant.onnx.writing.builder import Builder
-from jquant.onnx.writing.places import (
+from jquant.onnx.writing.indices import (
     IN_BOUNDS,
+    Indexing,
     along_last,
     are_inside,
     clamped,
+    indices_on_grid,
     known_inside,
-    places_on_grid,
-    same_size,
-    size_difference,
     size_vector,
 )
 from jquant.onnx.writing.steps import cast, computed
 from jquant.onnx.writing.table import primitive
-from jquant.onnx.writing.tensor import Tensor
-
-
-class _Scatter:
-    """The parameters of a scatter.
-
-    Attributes:
-      starts: the dimension of the operand for each column of the indices.
-      joined: the dimensions of the operand that are mapped together with those of the indices, `with_indices`.
-      windows: for each dimension of the operand, that of the updates; None if they have none.
-      batch: the dimensions of the updates that the leading ones of the indices are.
-      sizes: those that an update has, in each dimension of the operand.
-      limits: the largest places in bounds.
-    """
-
-    def __init__(self, parameters: Any, operand: Any, updates: Any):
-        self.numbers = numbers = parameters["dimension_numbers"]
-        self.starts = tuple(map(int, numbers.scatter_dims_to_operand_dims))
-        self.joined = tuple(map(int, numbers.operand_batching_dims))
-        self.with_indices = tuple(map(int, numbers.scatter_indices_batching_dims))
-        without = {*map(int, numbers.inserted_window_dims), *self.joined}
-        dimensions = tuple(map(int, numbers.update_window_dims))
-        remaining = iter(dimensions)
-        rank = len(operand.shape)
-        self.windows = [None if d in without else next(remaining) for d in range(rank)]
-        self.batch = tuple(d for d in range(len(updates.shape)) if d not in dimensions)
-        self.sizes = tuple(1 if d is None else updates.shape[d] for d in self.windows)
-        self.limits = [size_difference(operand.shape[d], self.sizes[d]) for d in self.starts]
-
+from jquant.onnx.writing.tensor import Tensor, is_one, sizes_equal
 
 _REDUCTIONS = {  # of the primitives: the node's reduction, and the operator set that has it
     "scatter": (None, 13),
@@ -76,7 +47,7 @@ def _scatter(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
     x, indices, updates = operands
     if name == "scatter" and parameters["update_jaxpr"] is not None:
         raise ModelError("updates by a function of one's own are not written")
-    form = _Scatter(parameters, x, updates)
+    form = Indexing.of_scatter(parameters, x, updates)
 
     def scattered(function: Any) -> Tensor:
         return walk.traced(builder, function, *operands)
@@ -90,13 +61,13 @@ def _scatter(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
         return scattered(lambda x, i, u: _scatter_bounded(name, form, parameters["mode"], x, i, u))
     depth = len(form.starts)
     batch = len(form.batch)
-    is_direct = form.starts == tuple(range(depth)) and not form.joined and form.batch == tuple(range(batch))
-    is_whole = all(same_size(form.sizes[d], x.shape[d]) and form.windows[d] is not None for d in range(depth, x.ndim))
+    is_direct = form.starts == tuple(range(depth)) and not form.batching and form.batch == tuple(range(batch))
+    is_whole = all(sizes_equal(form.sizes[d], x.shape[d]) and form.windows[d] is not None for d in range(depth, x.ndim))
     if is_direct and is_whole and form.windows[:depth] == [None] * depth:
         reduction, since = _REDUCTIONS[name]
         inputs = [x, cast(builder, indices, np.int64), updates]
         return computed(builder, "ScatterND", inputs, x.type, since=since, reduction=reduction, label="scattered")
-    return scattered(lambda x, i, u: _scatter_of_places(name, form, x, i, u))
+    return scattered(lambda x, i, u: _scatter_by_element(name, form, x, i, u))
 
 
 def _carrier(dtype: Any, name: str) -> np.dtype:
@@ -115,7 +86,7 @@ def _as(x: jax.Array, dtype: Any) -> jax.Array:
     return lax.convert_element_type(x, dtype)
 
 
-def _call(name: str, form: _Scatter, x: Any, indices: Any, updates: Any, mode: Any, numbers: Any = None) -> jax.Array:
+def _call(name: str, form: Indexing, x: Any, indices: Any, updates: Any, mode: Any, numbers: Any = None) -> jax.Array:
     if name == "scatter-sub":
         name, updates = "scatter-add", -updates
     return _FUNCTIONS[name](x, indices, updates, numbers or form.numbers, mode=mode)
@@ -132,53 +103,53 @@ def _neutral(name: str, dtype: Any) -> Any:
     return -np.inf if is_float else limits.min
 
 
-def _scatter_bounded(name: str, form: _Scatter, mode: Any, x: Any, indices: Any, updates: Any) -> jax.Array:
-    """A scatter of which some places may be out of bounds: at the nearest ones in bounds, or left out."""
-    places = clamped(indices, form.limits)
+def _scatter_bounded(name: str, form: Indexing, mode: Any, x: Any, indices: Any, updates: Any) -> jax.Array:
+    """A scatter of which some indices may be out of bounds: at the nearest ones in bounds, or left out."""
+    bounded = clamped(indices, form.limits)
     if mode == lax.GatherScatterMode.CLIP:
-        return _call(name, form, x, places, updates, IN_BOUNDS)
+        return _call(name, form, x, bounded, updates, IN_BOUNDS)
     inside = are_inside(indices, form.limits)
     mask = lax.broadcast_in_dim(inside, updates.shape, form.batch)
     if name != "scatter":
         updates = lax.select(mask, updates, lax.full(updates.shape, _neutral(name, x.dtype), x.dtype))
-        return _call(name, form, x, places, updates, IN_BOUNDS)
-    if all(same_size(updates.shape[d], 1) for d in form.batch):  # one update, of which what it would replace is left
+        return _call(name, form, x, bounded, updates, IN_BOUNDS)
+    if all(is_one(updates.shape[d]) for d in form.batch):  # one update, of which what it would replace is left
         numbers = lax.GatherDimensionNumbers(
             offset_dims=form.numbers.update_window_dims,
             collapsed_slice_dims=form.numbers.inserted_window_dims,
             start_index_map=form.starts,
-            operand_batching_dims=form.joined,
+            operand_batching_dims=form.batching,
             start_indices_batching_dims=form.with_indices,
         )
-        old = lax.gather(x, places, numbers, form.sizes, mode=IN_BOUNDS)
-        return _call(name, form, x, places, lax.select(mask, updates, old), IN_BOUNDS)
-    return _scatter_beside(name, form, x, places, inside, updates)
+        old = lax.gather(x, bounded, numbers, form.sizes, mode=IN_BOUNDS)
+        return _call(name, form, x, bounded, lax.select(mask, updates, old), IN_BOUNDS)
+    return _scatter_beside(name, form, x, bounded, inside, updates)
 
 
-def _scatter_beside(name: str, form: _Scatter, x: Any, places: Any, inside: Any, updates: Any) -> jax.Array:
+def _scatter_beside(name: str, form: Indexing, x: Any, indices: Any, inside: Any, updates: Any) -> jax.Array:
     """What is out of bounds goes beside the array, where it can replace nothing."""
     d, size = form.starts[0], x.shape[form.starts[0]]
     beside = list(x.shape)
     beside[d] = form.sizes[d]
     wider = lax.concatenate([x, lax.full(beside, 0, x.dtype)], d)
     outside = size_vector([size if column == 0 else 0 for column in range(len(form.starts))])
-    mask = lax.broadcast_in_dim(inside, places.shape, range(inside.ndim))
-    places = lax.select(mask, places, along_last(outside, places.shape))
-    return lax.slice_in_dim(_call(name, form, wider, places, updates, IN_BOUNDS), 0, size, axis=d)
+    mask = lax.broadcast_in_dim(inside, indices.shape, range(inside.ndim))
+    indices = lax.select(mask, indices, along_last(outside, indices.shape))
+    return lax.slice_in_dim(_call(name, form, wider, indices, updates, IN_BOUNDS), 0, size, axis=d)
 
 
-def _scatter_of_places(name: str, form: _Scatter, x: Any, indices: Any, updates: Any) -> jax.Array:
-    """A scatter of any form, with the place of each element along the first dimensions."""
+def _scatter_by_element(name: str, form: Indexing, x: Any, indices: Any, updates: Any) -> jax.Array:
+    """A scatter of any form, with the index of each element along the first dimensions."""
     indices = lax.convert_element_type(indices, np.int32)
-    partial = [d for d in range(x.ndim) if not same_size(form.sizes[d], x.shape[d])]
+    partial = [d for d in range(x.ndim) if not sizes_equal(form.sizes[d], x.shape[d])]
     columns = {d: column for column, d in enumerate(form.starts) if d in partial or form.windows[d] is None}
     depth = 1 + max((*partial, *columns, *(d for d in range(x.ndim) if form.windows[d] is None)), default=0)
     tail = [d for d in form.windows[depth:] if d is not None]
     kept = [d for d in range(updates.ndim) if d not in tail]
-    places = places_on_grid(form, indices, updates.shape, kept, [columns.get(d) for d in range(depth)], form.windows)
+    indices = indices_on_grid(form, indices, updates.shape, kept, [columns.get(d) for d in range(depth)])
     numbers = lax.ScatterDimensionNumbers(
         update_window_dims=tuple(range(len(kept), updates.ndim)),
         inserted_window_dims=tuple(range(depth)),
         scatter_dims_to_operand_dims=tuple(range(depth)),
     )
-    return _call(name, form, x, places, lax.transpose(updates, [*kept, *tail]), IN_BOUNDS, numbers)
+    return _call(name, form, x, indices, lax.transpose(updates, [*kept, *tail]), IN_BOUNDS, numbers)

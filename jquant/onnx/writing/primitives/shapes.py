@@ -1,4 +1,4 @@
-"""Changes of shape, and parts of arrays at known places."""
+"""Changes of shape, and parts of arrays at known indices."""
 
 from typing import Any
 

@@ -21,9 +21,9 @@ def _sorted(builder: Builder, equation: Any, operands: list[Tensor]) -> Sequence
         key = _ordered(builder, values[number])
         if not is_float(values[number].dtype) and len(values) == 1:
             return [_extremes(builder, key, key.shape[dimension], dimension, largest=False)[0]]
-        places = _extremes(builder, key, key.shape[dimension], dimension, largest=False)[1]
+        indices = _extremes(builder, key, key.shape[dimension], dimension, largest=False)[1]
         values = [
-            computed(builder, "GatherElements", [value, places], value.type, since=13, axis=dimension, label="sorted")
+            computed(builder, "GatherElements", [value, indices], value.type, since=13, axis=dimension, label="sorted")
             for value in values
         ]
     return values
@@ -40,7 +40,7 @@ def _ordered(builder: Builder, key: Tensor) -> Tensor:
 
 
 def _extremes(builder: Builder, x: Tensor, count: Any, dimension: int, *, largest: bool) -> list[Tensor]:
-    """The first elements in order, and their places; of equal ones, the first comes first."""
+    """The first elements in order, and their indices; of equal ones, the first comes first."""
     shape = (*x.shape[:dimension], count, *x.shape[dimension + 1 :])
     types = [jax.ShapeDtypeStruct(shape, dtype) for dtype in (x.dtype, np.int64)]
     is_first = None if largest else 0
@@ -49,7 +49,7 @@ def _extremes(builder: Builder, x: Tensor, count: Any, dimension: int, *, larges
 
 @primitive("top_k")
 def _largest(builder: Builder, equation: Any, operands: list[Tensor]) -> Sequence[Tensor]:
-    """What is not a number has no certain place, where it comes first in JAX."""
+    """What is not a number has no certain index, where it comes first in JAX."""
     (x,), parameters = operands, equation.params
-    values, places = _extremes(builder, x, parameters["k"], parameters["axis"] % x.ndim, largest=True)
-    return [values, cast(builder, places, equation.outvars[1].aval.dtype)]
+    values, indices = _extremes(builder, x, parameters["k"], parameters["axis"] % x.ndim, largest=True)
+    return [values, cast(builder, indices, equation.outvars[1].aval.dtype)]

@@ -1,4 +1,4 @@
-"""Places in the order of floats, as `jquant.onnx.export` writes them: TopK of the floats in float64, with NaN as infinity.
+"""Indices in the order of floats, as `jquant.onnx.export` writes them: TopK of the floats in float64, with NaN as infinity.
 
 JAX has no float64 outside of its 64-bit mode, and sorts NaN to the end itself.
 """
@@ -11,12 +11,12 @@ import onnx
 
 from jquant.onnx.graphs.graph import JQUANT, Graph, Node, read_counts, rewritten
 
-PLACES = "places_in_order"  # in jquant's own domain
+INDICES = "indices_in_order"  # in jquant's own domain
 _TOP_K = "TopK"
 
 
-def with_places(graph: Graph, replaced: Collection[str]) -> Graph:
-    """`graph`, with a node of jquant's own for each TopK whose result is the places in the order of floats.
+def with_indices(graph: Graph, replaced: Collection[str]) -> Graph:
+    """`graph`, with a node of jquant's own for each TopK whose result is the indices in the order of floats.
 
     Args:
       replaced: the operators for which the caller has functions.
@@ -34,7 +34,7 @@ def with_places(graph: Graph, replaced: Collection[str]) -> Graph:
             key, count = producers[found[-1]].inputs[0], node.inputs[1]
             attributes = {"axis": node.attributes.get("axis", -1)}
             names = {"inputs": (key, count), "outputs": node.outputs[1:], "attributes": attributes}
-            replacements[node] = dataclasses.replace(node, domain=JQUANT, operator=PLACES, **names)
+            replacements[node] = dataclasses.replace(node, domain=JQUANT, operator=INDICES, **names)
             reads[node.inputs[0]] -= 1
             for name in found:  # from the last one to the first
                 if reads[name]:
