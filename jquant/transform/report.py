@@ -119,7 +119,7 @@ def report(
     """Measures what a recipe does to a function: the noise, input range, clipping and bytes of each site.
 
     The function is computed in float. At each site, the quantized form is computed beside it from the same float input, so
-    the noise of a site is its own, not that of the sites before it. Sums are in float32, over all passes of a loop.
+    the noise of a site is its own, not that of the sites before it. Sums are in float32, over all iterations of a loop.
 
     Args:
       apply, params, recipe, inputs, calibration: as for `quantize`. The inputs are arrays, such as a batch that calibration

@@ -152,7 +152,7 @@ def cast(builder: Builder, x: Tensor, dtype: Any) -> Tensor:
     def node() -> Tensor:
         type = jax.ShapeDtypeStruct(small.shape, dtype)
         to = onnx.helper.np_dtype_to_tensor_dtype(dtype)
-        saturate = 0 if str(dtype).startswith("float8") else None  # too large a number is infinite, or else not a number
+        saturate = 0 if str(dtype).startswith("float8") else None  # too large a number is infinite, or else NaN
         return builder.node("Cast", [small], type, since=9, to=to, saturate=saturate)
 
     value = builder.once(("cast", small, dtype), node)

@@ -153,7 +153,7 @@ class _Reader:
         return [*map(carry_after, carry), *(Known() for _ in outputs[num_carry:])]
 
     def _layer(self, value: Known, level: Level) -> Known:
-        """The slice of a stacked input in each pass of a loop."""
+        """The slice of a stacked input in each iteration of a loop."""
         if value.node is not None:
             return Known(self._graph.layer(value.node, level))
         return dataclasses.replace(value, made=None if value.made is None else self._graph.layer(value.made, level))

@@ -47,7 +47,7 @@ class Known:
     Attributes:
       node: its node in the weight graph, if it is a known value.
       is_random: whether it depends on a random key among the parameters, and on no input.
-      is_counter: whether it depends on the number of a loop's pass, and on no input.
+      is_counter: whether it depends on the number of a loop's iteration, and on no input.
       is_flag: whether it holds truth values, perhaps as 0 and 1: a row of these, such as a one-hot vector, selects rows of
         the weights.
       origin: how its elements are selected, if they are selected from parameters.
@@ -71,14 +71,14 @@ def unselected(value: Known) -> Known:
 
 
 def carry_inside(body: Program, first: int, carry: list[Known]) -> list[Known]:
-    """What is known about the carry in the body of a loop: the values that each pass hands on unchanged.
+    """What is known about the carry in the body of a loop: the values that each iteration hands on unchanged.
 
     `first` is the index of the first input of the body that is carried.
     """
     inputs, outputs = body.jaxpr.invars[first:], body.jaxpr.outvars
 
     def counts(i: int) -> bool:
-        """Whether each pass adds the same number."""
+        """Whether each iteration adds the same number."""
         number = carry[i].node
         if number is None or number.leaves or number.shape:
             return False
@@ -89,7 +89,7 @@ def carry_inside(body: Program, first: int, carry: list[Known]) -> list[Known]:
 
 
 def carry_after(value: Known) -> Known:
-    """What is known about a carried value after the loop: nothing, unless each pass hands it on unchanged."""
+    """What is known about a carried value after the loop: nothing, unless each iteration hands it on unchanged."""
     return value if value.node is not None else Known()
 
 

@@ -96,7 +96,7 @@ class Constant(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """A slice of stacked parameters in each pass of a loop."""
+    """A slice of stacked parameters in each iteration of a loop."""
 
     stacked: WeightNode
 
@@ -143,7 +143,7 @@ class WeightGraph:
         return self._unique(key, node)
 
     def layer(self, stacked: WeightNode, level: Level) -> WeightNode:
-        """The slice of a stacked value in each pass of a loop."""
+        """The slice of a stacked value in each iteration of a loop."""
         if is_cast(stacked):
             return self._cast(stacked, self.layer(_uncast(stacked), level))
         node = WeightNode(

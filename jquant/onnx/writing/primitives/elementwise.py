@@ -147,7 +147,7 @@ def _selected(builder: Builder, _: Any, operands: list[Tensor]) -> Tensor:
 
 @primitive("clamp")
 def _clamped(builder: Builder, _: Any, operands: list[Tensor]) -> Tensor:
-    """Max and Min, which hand on what is not a number; scalar bounds broadcast."""
+    """Max and Min, which propagate NaN; scalar bounds broadcast."""
     low, x, high = operands
     return elementwise(builder, "Min", elementwise(builder, "Max", x, low), high)
 

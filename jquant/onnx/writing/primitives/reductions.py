@@ -139,7 +139,7 @@ def _reduced_by_function(builder: Builder, equation: Any, operands: list[Tensor]
 
 @primitive("argmax", "argmin")
 def _index(builder: Builder, equation: Any, operands: list[Tensor]) -> Tensor:
-    """The first one. What is not a number is passed over, where JAX returns its index."""
+    """The first one. NaN is passed over, where JAX returns its index."""
     (x,), (axis,) = operands, equation.params["axes"]
     type = equation.outvars[0].aval
     operator = {"argmax": "ArgMax", "argmin": "ArgMin"}[equation.primitive.name]

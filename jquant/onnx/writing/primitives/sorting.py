@@ -30,7 +30,7 @@ def _sorted(builder: Builder, equation: Any, operands: list[Tensor]) -> Sequence
 
 
 def _ordered(builder: Builder, key: Tensor) -> Tensor:
-    """Numbers in the same order, in which what is not a number comes last: greater than infinity, in a wider type."""
+    """Numbers in the same order, in which NaN comes last: greater than infinity, in a wider type."""
     if not is_float(key.dtype):
         return key
     wide = cast(builder, key, np.float64)
@@ -49,7 +49,7 @@ def _extremes(builder: Builder, x: Tensor, count: Any, dimension: int, *, larges
 
 @primitive("top_k")
 def _largest(builder: Builder, equation: Any, operands: list[Tensor]) -> Sequence[Tensor]:
-    """What is not a number has no certain index, where it comes first in JAX."""
+    """NaN has no certain index, where it comes first in JAX."""
     (x,), parameters = operands, equation.params
     values, indices = _extremes(builder, x, parameters["k"], parameters["axis"] % x.ndim, largest=True)
     return [values, cast(builder, indices, equation.outvars[1].aval.dtype)]
