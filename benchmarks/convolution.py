@@ -1,6 +1,6 @@
 """Measures convolutions of real models beside the formula in int32 and onnxruntime.
 
-    python -m benchmarks.convolution [--rounds 100] [--batch 1] [--layers 'stem*'] [--contestants 'q*'] [--output FILE.md]
+    python -m benchmarks.convolution [--rounds 100] [--batch 1] [--layers 'ResNet*'] [--contestants 'q*'] [--output FILE]
 
 Prints a table. A run of one image with all layers and contestants, or one with --output, also writes it to FILE: by default
 to benchmarks/results/convolution-PLATFORM-jax-VERSION.md.
@@ -9,7 +9,7 @@ to benchmarks/results/convolution-PLATFORM-jax-VERSION.md.
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import jax
@@ -23,43 +23,13 @@ from benchmarks.contestant import Call, Unavailable, jitted
 from benchmarks.contestants import onnxruntime
 from benchmarks.measure import measure, quartiles
 from benchmarks.selection import select
+from benchmarks.shapes import CONVOLUTIONS, Convolution, tagged
 from jquant.kernels import implementations
 from jquant.kernels.native.shared_library import CONVOLUTION
 from jquant.modes import Implementation
 from jquant.reference import convolutions as reference
 
-
-class Layer(NamedTuple):
-    """A convolution of square images, padded by half a filter on every side.
-
-    Attributes:
-      channels: of the image.
-      size: the height and width of the image.
-      filters: how many.
-      kernel: the height and width of a filter.
-      stride: the step from one window to the next.
-      groups: the number of groups of channels.
-    """
-
-    channels: int
-    size: int
-    filters: int
-    kernel: int
-    stride: int = 1
-    groups: int = 1
-
-
-LAYERS = {
-    "ResNet-50, 3 x 3, 56 x 56": Layer(64, 56, 64, kernel=3),
-    "ResNet-50, 3 x 3, 28 x 28": Layer(128, 28, 128, kernel=3),
-    "ResNet-50, 3 x 3, 14 x 14": Layer(256, 14, 256, kernel=3),
-    "ResNet-50, 3 x 3, 7 x 7": Layer(512, 7, 512, kernel=3),
-    "ResNet-50, 1 x 1": Layer(256, 56, 64, kernel=1),
-    "MobileNetV2, depthwise 3 x 3": Layer(144, 56, 144, kernel=3, groups=144),
-    "MobileNetV3, depthwise 5 x 5, stride 2": Layer(72, 56, 72, kernel=5, stride=2, groups=72),
-    "ResNet-50, first layer, 7 x 7, stride 2": Layer(3, 224, 64, kernel=7, stride=2),
-    "four groups, 3 x 3": Layer(128, 28, 128, kernel=3, groups=4),
-}
+LAYERS = tagged(CONVOLUTIONS, "timed")
 FORMULA, QLINEAR = "int32 formula", "onnxruntime, QLinearConv"
 HEADER = "| | median, ms | quartiles, ms | times the speed of the formula | time over QLinearConv's |\n|---|--:|--:|--:|--:|"
 NHWC = "NHWC", "HWIO", "NHWC"
@@ -75,14 +45,13 @@ class Problem:
     x_zero_point, w_zero_point, y_zero_point = np.uint8(121), np.int8(-3), np.uint8(128)
     x_scale, w_scale = np.float32(2**-7), np.float32(2**-8)
 
-    def __init__(self, layer: Layer, batch: int) -> None:
+    def __init__(self, layer: Convolution, batch: int) -> None:
         rng = np.random.default_rng(0)
-        depth = layer.channels // layer.groups, layer.kernel, layer.kernel
-        self.x = rng.integers(0, 256, (batch, layer.channels, layer.size, layer.size), np.uint8)
-        self.w = rng.integers(-128, 128, (layer.filters, *depth), np.int8)
-        reach = 3 * 256**2 / 12 * np.prod(depth) ** 0.5 * float(self.x_scale * self.w_scale)
+        self.x = rng.integers(0, 256, (batch, *layer.image_shape), np.uint8)
+        self.w = rng.integers(-128, 128, layer.filter_shape, np.int8)
+        reach = 3 * 256**2 / 12 * np.prod(layer.filter_shape[1:]) ** 0.5 * float(self.x_scale * self.w_scale)
         self.y_scale = np.float32(2 ** np.ceil(np.log2(reach / 128)))
-        self.pad, self.stride, self.groups = layer.kernel // 2, layer.stride, layer.groups
+        self.pad, self.stride, self.groups = layer.padding, layer.stride, layer.groups
 
     @property
     def integers(self) -> tuple[Any, ...]:
@@ -189,7 +158,7 @@ def prepare(problem: Problem, patterns: Sequence[str]) -> dict[str, Callable[[],
     return runs
 
 
-def table(name: str, layer: Layer, batch: int, rounds: int, patterns: Sequence[str]) -> list[str]:
+def table(name: str, layer: Convolution, batch: int, rounds: int, patterns: Sequence[str]) -> list[str]:
     """The lines for one layer."""
     problem = Problem(layer, batch)
     times = {name: quartiles(turns.further) for name, turns in measure(prepare(problem, patterns), rounds).items()}
@@ -211,9 +180,9 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--batch", type=int, default=1, help="how many images")
-    parser.add_argument("--layers", nargs="+", default=["*"], metavar="NAME", help="names or patterns; all by default")
+    parser.add_argument("--layers", nargs="+", default=["*"], metavar="NAME", help="names, tags or patterns; all by default")
     parser.add_argument("--contestants", nargs="+", default=["*"], metavar="NAME", help="names or patterns; all by default")
-    parser.add_argument("--output", type=Path, metavar="FILE.md")
+    parser.add_argument("--output", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     layers = select(arguments.layers, LAYERS)
     description = environment.describe(["onnxruntime"])

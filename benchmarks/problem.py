@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from benchmarks.shapes import Shape
+from benchmarks.shapes import Product
 
 
 class Problem:
@@ -17,7 +17,7 @@ class Problem:
     a_zero_point, b_zero_point, output_zero_point = np.uint8(121), np.int8(-3), np.uint8(128)
     a_scale, b_scale = np.float32(2**-7), np.float32(2**-8)
 
-    def __init__(self, shape: Shape, seed: int = 0) -> None:
+    def __init__(self, shape: Product, seed: int = 0) -> None:
         self.shape = shape
         batch = (shape.batch,) if shape.batch > 1 else ()
         a, b = (*batch, shape.m, shape.k), (*batch, shape.k, shape.n)

@@ -22,7 +22,7 @@ from benchmarks.contestants import BASELINE, CONTESTANTS
 from benchmarks.measure import measure, quartiles
 from benchmarks.problem import Problem
 from benchmarks.selection import select
-from benchmarks.shapes import SHAPES, Shape
+from benchmarks.shapes import PRODUCTS, Product, tagged
 
 
 def prepare(contestant: Contestant, problem: Problem) -> tuple[Callable[[], Any] | None, dict]:
@@ -41,7 +41,7 @@ def prepare(contestant: Contestant, problem: Problem) -> tuple[Callable[[], Any]
     return call.run, {}
 
 
-def measure_shape(shape: Shape, contestants: Sequence[Contestant], rounds: int, progress: tqdm) -> list[dict]:
+def measure_shape(shape: Product, contestants: Sequence[Contestant], rounds: int, progress: tqdm) -> list[dict]:
     """A row for each contestant."""
     problem, calls, rows = Problem(shape), {}, {}
     for contestant in contestants:
@@ -60,11 +60,12 @@ def measure_shape(shape: Shape, contestants: Sequence[Contestant], rounds: int, 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--shapes", nargs="+", default=["*"], metavar="NAME", help="names or patterns; all by default")
+    parser.add_argument("--shapes", nargs="+", default=["*"], metavar="NAME", help="names, tags or patterns; all by default")
     parser.add_argument("--contestants", nargs="+", default=["*"], metavar="NAME", help="names or patterns; all by default")
     parser.add_argument("--output", type=Path, metavar="PREFIX", help="prefix of the three files to write")
     arguments = parser.parse_args()
-    shapes = [*select(arguments.shapes, {shape.name: shape for shape in SHAPES}).values()]
+    timed = tagged(PRODUCTS, "timed")
+    shapes = [*select(arguments.shapes, timed).values()]
     contestants = [*select(arguments.contestants, {contestant.name: contestant for contestant in CONTESTANTS}).values()]
 
     results = {
@@ -77,7 +78,7 @@ def main() -> int:
         "shapes": [],
     }
     prefix = arguments.output
-    if prefix is None and (len(shapes), len(contestants)) == (len(SHAPES), len(CONTESTANTS)):
+    if prefix is None and (len(shapes), len(contestants)) == (len(timed), len(CONTESTANTS)):
         prefix = Path(__file__).parent / "results" / environment.file_name(results["environment"])
     if prefix is not None:
         prefix.parent.mkdir(parents=True, exist_ok=True)

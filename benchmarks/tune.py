@@ -24,7 +24,7 @@ from benchmarks.contestant import jitted
 from benchmarks.measure import measure, quartiles
 from benchmarks.problem import Problem
 from benchmarks.selection import select
-from benchmarks.shapes import SHAPES, Shape
+from benchmarks.shapes import PRODUCTS, Product, tagged
 from jquant.arithmetic import signs
 from jquant.kernels import xla, zero_point
 
@@ -79,7 +79,7 @@ def operands(problem: Problem, transpose_b: bool) -> tuple:
     return a, b.mT if transpose_b else b, (correction,)
 
 
-def tune(shape: Shape, kernel: Callable, configs: list, transpose_b: bool, rounds: int, repeats: int) -> None:
+def tune(shape: Product, kernel: Callable, configs: list, transpose_b: bool, rounds: int, repeats: int) -> None:
     arguments = operands(Problem(shape), transpose_b)
     reference = functools.partial(xla.integer_dot, transpose_b=transpose_b)
     expected = jax.jit(reference)(*arguments)
@@ -111,7 +111,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=50, help="products per call")
-    parser.add_argument("--shapes", nargs="+", default=["*"], metavar="NAME", help="names or patterns; all by default")
+    parser.add_argument("--shapes", nargs="+", default=["*"], metavar="NAME", help="names, tags or patterns; all by default")
     parser.add_argument("--transpose-b", action="store_true", help="B is (N, K), as it always is on a GPU")
     arguments = parser.parse_args()
     platform = jax.default_backend()
@@ -120,7 +120,8 @@ def main() -> int:
         return 2
     kernel, configs = (importlib.import_module(f"jquant.kernels.pallas.{platform}{part}") for part in ("", "_tiles"))
     all_configs = list(candidates(configs, CANDIDATES[platform]))
-    for shape in select(arguments.shapes, {shape.name: shape for shape in SHAPES if not shape.cold}).values():
+    shapes = {name: shape for name, shape in tagged(PRODUCTS, "timed").items() if not shape.cold}
+    for shape in select(arguments.shapes, shapes).values():
         tune(
             shape,
             kernel.integer_dot,

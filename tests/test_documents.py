@@ -162,7 +162,7 @@ COMMANDS = [
     r"pip install \.",
     r"pip install \./native",
     r"python -m jquant",  # test_main.py
-    r"python -m pytest (?P<paths>.+)",
+    r"python -m pytest (?:--full -k \w+ )?(?P<paths>.+)",
     r'pip install "jax\[tpu\]" && JAX_PLATFORMS=cpu python -m benchmarks\.collectives .+',  # compiles for minutes: by hand
 ]
 

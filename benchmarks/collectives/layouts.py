@@ -12,9 +12,10 @@ from jax.sharding import PartitionSpec as P
 
 import jquant
 from benchmarks import chips
+from benchmarks.shapes import PRODUCTS, named
 
-ROWS, WIDTH, HIDDEN = 16 * 512, 4096, 11008  # the feed-forward block of Llama 7B, for 16 sequences of 512
-BATCH, HEAD = 16 * 32, 128  # attention scores: the heads of 16 sequences
+UP, SCORES = (named(PRODUCTS, f"llama-7b.{layer}") for layer in ("up.prefill-16", "prefill-16.scores"))
+ROWS, WIDTH, HIDDEN = UP.m, UP.k, UP.n
 TYPES = ("int8", "bf16")
 # XLA passes large operands on in steps while it multiplies, by collective-permutes in loops, whose number of iterations the
 # program does not state. With this option it uses one operation, as for small operands; the bytes are the same.
@@ -80,7 +81,9 @@ def product(type_: str, layout: Layout, mesh: Mesh) -> jax.stages.Compiled:
     """uint8 with a zero point by int8 to uint8, or bfloat16."""
     a, b, output = layout.specs.values()
     is_batch = layout.title == "batch"
-    shapes = ((BATCH, 512, HEAD), (BATCH, HEAD, 512)) if is_batch else ((ROWS, WIDTH), (WIDTH, HIDDEN))
+    sizes = SCORES if is_batch else UP
+    batch = (SCORES.batch,) if is_batch else ()
+    shapes = (*batch, sizes.m, sizes.k), (*batch, sizes.k, sizes.n)
     if type_ == "bf16":
         operands = array(mesh, a, jnp.bfloat16, *shapes[0]), array(mesh, b, jnp.bfloat16, *shapes[1])
         return compile(jnp.matmul, mesh, output, *operands)

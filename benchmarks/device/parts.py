@@ -23,7 +23,7 @@ from benchmarks.device import rehearsal
 from benchmarks.device.cases import Case, cases, make
 from benchmarks.measure import measure, quartiles
 from benchmarks.problem import Problem
-from benchmarks.shapes import Shape
+from benchmarks.shapes import Product
 from jquant import __main__ as self_check_program
 from jquant import self_check
 from jquant.modes import Implementation
@@ -107,7 +107,7 @@ def timings(report: Report, *, rehearse: bool) -> None:
         rehearsal.interpret(kernel)
     for m, k, n in _TIMED:
         sizes = {"m": m, "k": k, "n": n}
-        shape = Shape(name="", layer="", **(rehearsal.smaller(**sizes) if rehearse else sizes))
+        shape = Product(name="", layer="", **(rehearsal.smaller(**sizes) if rehearse else sizes))
         results, calls = {}, {}
         for name, make_call in _products(Problem(shape), kernel).items():
             results[name] = {"name": f"{shape.size}, {name}"}

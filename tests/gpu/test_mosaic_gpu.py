@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from benchmarks.shapes import PRODUCTS, named
 from jquant.kernels.epilogue import Dequantize, Epilogue, Requantize, ZeroPointCorrection
 from jquant.kernels.pallas import gpu
 from jquant.kernels.pallas.gpu_tiles import config_for
@@ -50,10 +51,9 @@ def epilogues(m: int, n: int) -> dict[str, Epilogue]:
 
 
 OUTPUTS = list(epilogues(1, 1))
+LLAMA = [named(PRODUCTS, f"llama-7b.{name}") for name in ("qkv.decode-16", "up.decode-64", "qkv.decode-100")]
 SHAPES = [
-    (16, 4096, 4096),
-    (64, 11008, 4096),
-    (100, 4096, 4096),
+    *((product.m, product.n, product.k) for product in LLAMA),
     (512, 512, 512),
     (2048, 2048, 2048),
     (4096, 4096, 4096),

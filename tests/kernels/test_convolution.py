@@ -13,6 +13,7 @@ from support.comparison import assert_equal
 from support.geometries import GEOMETRIES, reordered
 
 import jquant
+from benchmarks.shapes import CONVOLUTIONS, named
 from jquant.arguments import convolutions
 from jquant.cases import samples
 from jquant.kernels.convolution import composed, dispatch, im2col, xla
@@ -189,15 +190,21 @@ def test_long_windows():
             assert_equal(output, reference_output, name)
 
 
+def of_layer(name: str) -> tuple:
+    """The sizes of one image and the filters, and the strides."""
+    layer = named(CONVOLUTIONS, name)
+    return (1, *layer.image_shape), layer.filter_shape, (layer.stride,) * 2
+
+
 # The sizes of input and filter, the strides, and the most lines that the program may have. A slice for each element of a
 # window would take hundreds, or thousands.
 LARGE_FILTERS = {
-    "patches of a vision transformer": ((1, 3, 224, 224), (768, 3, 16, 16), (16, 16), 200),
+    "patches of a vision transformer": (*of_layer("ViT-B/16, patches"), 200),
     "frames of a sound": ((1, 1, 16000), (80, 1, 400), (160,), 200),
     "7 x 7 x 7": ((1, 3, 16, 40, 40), (32, 3, 7, 7, 7), (1, 1, 1), 200),
     "4096": ((1, 1, 8192), (64, 1, 4096), (1,), 200),
     "11 x 11": ((1, 64, 28, 28), (64, 64, 11, 11), (1, 1), 200),
-    "ResNet's first": ((1, 3, 224, 224), (64, 3, 7, 7), (2, 2), 200),
+    "ResNet's first": (*of_layer("ResNet-50, first layer, 7 x 7, stride 2"), 200),
     "4096, of one filter": ((1, 1, 8192), (1, 1, 4096), (1,), 1200),
     "depthwise 31 x 31": ((1, 64, 56, 56), (64, 1, 31, 31), (1, 1), 1200),
 }

@@ -5,12 +5,17 @@ import itertools
 import numpy as np
 import pytest
 
+from benchmarks.shapes import PRODUCTS
 from jquant.kernels.pallas.tpu_tiles import LANES, ROWS, config_for
 
 CHIPS = ("v5e", "v5p", "v6e", "7", "7x", None)
 VMEM_MEBIBYTES = {"v5e": 128, "v5p": 64, "v6e": 128, "7": 64, "7x": 64, None: 64}
 SIZES = (1, 2, 31, 32, 33, 127, 128, 129, 255, 257, 300, 1000, 1024, 1025, 4096, 4097, 11008, 100_000)
-SHAPES = [*itertools.product((1, 33, 300, 1025, 4096), SIZES, SIZES), *((size, 4096, 4096) for size in SIZES)]
+SHAPES = [
+    *itertools.product((1, 33, 300, 1025, 4096), SIZES, SIZES),
+    *((size, 4096, 4096) for size in SIZES),
+    *((product.m, product.k, product.n) for product in PRODUCTS),
+]
 LEAVES = {"none": lambda m, n: (), "vectors": lambda m, n: ((m, 1), (1, n)) * 2, "matrix": lambda m, n: ((m, n),)}
 
 

@@ -5,6 +5,7 @@ Needs libtpu, but no TPU. JAX_PLATFORMS=cpu keeps jax from seeking one.
 
 import functools
 import math
+import operator
 from typing import NamedTuple
 
 import jax
@@ -15,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 from support.sampling import one_in
 
 from benchmarks.chips import TPU_TOPOLOGIES, tpus
+from benchmarks.shapes import PRODUCTS, named
 from jquant.kernels.epilogue import Dequantize, Requantize, ZeroPointCorrection
 from jquant.kernels.pallas import tpu
 from jquant.kernels.pallas.tpu_tiles import TileConfig, config_for
@@ -123,7 +125,8 @@ class Recorded(NamedTuple):
     utilisation: tuple[int, int] = (0, 0)
 
 
-SQUARE, LONG, DECODE = (4096, 4096, 4096), (4096, 8192, 4096), (16, 4096, 4096)
+SQUARE, LONG = (4096, 4096, 4096), (4096, 8192, 4096)
+DECODE = operator.attrgetter("m", "k", "n")(named(PRODUCTS, "llama-7b.qkv.decode-16"))
 RECORDED = [
     Recorded("v5e", "int32", SQUARE, "KN", True, 16484, 16567, (99, 98)),
     Recorded("v5e", "int32", SQUARE, "NK", True, 16230, 16310, (99, 98)),
