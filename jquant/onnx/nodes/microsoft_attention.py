@@ -5,10 +5,9 @@ import jax.numpy as jnp
 
 from jquant.errors import ModelError
 from jquant.onnx.graphs.graph import MICROSOFT
-from jquant.onnx.nodes.quantized_parameters import FEATURE_LEVEL, flat
+from jquant.onnx.nodes.quantized_parameters import FEATURE_LEVEL, with_parameters
 from jquant.onnx.running.registry import converter
 from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
-from jquant.packed.matrix import PackedMatrix
 
 
 @converter("QAttention", domain=MICROSOFT, packs={"weight": "weight_zero_point"})
@@ -37,13 +36,9 @@ def attention(
     if do_rotary or past_present_share_buffer:
         raise ModelError("do_rotary and past_present_share_buffer are not supported")
     projected = matmul_integer_to_float(
-        input,
-        a_scale=flat(input_scale),
-        a_zero_point=flat(input_zero_point),
-        b=weight,
-        b_scale=flat(weight_scale),
-        b_zero_point=None if isinstance(weight, PackedMatrix) else flat(weight_zero_point),
-        bias=bias,
+        *with_parameters(input, input_scale, input_zero_point),
+        *with_parameters(weight, weight_scale, weight_zero_point),
+        bias,
         feature_level=FEATURE_LEVEL,
     )
     batch, length, width = projected.shape

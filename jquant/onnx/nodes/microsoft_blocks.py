@@ -124,11 +124,11 @@ def _of_weights(builder: Builder, make: Callable[[Builder, BlockWeights], Any], 
     if a.known is not None or compute_dtype != np.float32 or a.shape[-1] == 0:
         return None
 
-    def made() -> tuple[Any, Any]:
+    def made() -> Any:
         weights = _weights(builder, b, bits, a.shape[-1])
-        return None if weights is None else make(builder, weights), b
+        return None if weights is None else make(builder, weights)
 
-    return builder.once((make, a.shape[-1], bits, *map(id, jax.tree.leaves(b))), made)[0]
+    return builder.once((make, a.shape[-1], bits, *jax.tree.leaves(b)), made)
 
 
 def _weights(builder: Builder, b, bits: int, rows: int) -> BlockWeights | None:

@@ -1,7 +1,6 @@
 """The primitives of JAX as nodes, one module for each family."""
 
 from jquant.onnx.writing.primitives import bit_counts as bit_counts
-from jquant.onnx.writing.primitives import calls as calls
 from jquant.onnx.writing.primitives import control as control
 from jquant.onnx.writing.primitives import convolutions as convolutions
 from jquant.onnx.writing.primitives import cumulative as cumulative

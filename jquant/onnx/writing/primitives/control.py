@@ -1,4 +1,4 @@
-"""Branches and loops: If, Loop and Scan, whose bodies see the values around them."""
+"""Calls, written in their place; branches and loops: If, Loop and Scan, whose bodies see the values around them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +16,13 @@ from jquant.onnx.writing.table import primitive
 from jquant.onnx.writing.tensor import Tensor, is_static, known, sizes_equal
 
 _FLAG = jax.ShapeDtypeStruct((), np.bool_)
+
+
+@primitive("call", "composite", "custom_vmap_call", "linear_call", "xla_metadata_call")
+def _called(builder: Builder, equation: Any, operands: list[Tensor]) -> Sequence[Tensor]:
+    """A program with a name, or with rules of its own for derivatives and the like: what it computes."""
+    (program,) = jaxprs.closed_programs(equation)
+    return walk.write(builder, program, operands)
 
 
 @primitive("cond")

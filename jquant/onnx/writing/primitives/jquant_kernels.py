@@ -113,8 +113,7 @@ def _matrix(builder: Builder, b: Any) -> tuple[Tensor, Tensor | None]:
 
     Where int8 holds the known integers less their zero points, there are none left.
     """
-    leaves = jax.tree.leaves(b)
-    return builder.once(("in blocks", *map(id, leaves)), lambda: (_in_blocks(builder, b), leaves))[0]
+    return builder.once(("in blocks", *jax.tree.leaves(b)), lambda: _in_blocks(builder, b))
 
 
 def _in_blocks(builder: Builder, b: Any) -> tuple[Tensor, Tensor | None]:
