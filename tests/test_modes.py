@@ -98,12 +98,12 @@ def test_each_operator_allows_the_round_modes_of_its_document():
     x = jnp.ones(2)
     with pytest.raises(DescriptorError) as raised:
         jquant.quantize(x, 0, 1, "qint8", mode="SCALED", round_mode="HALF_UP")
-    message = "QuantizeV2: round_mode is HALF_UP; the operator allows HALF_AWAY_FROM_ZERO, HALF_TO_EVEN"
+    message = "quantize: round_mode is HALF_UP; the operator allows HALF_AWAY_FROM_ZERO, HALF_TO_EVEN (QuantizeV2)"
     assert str(raised.value) == message
     with pytest.raises(DescriptorError) as raised:
         jquant.quantize_and_dequantize(x, 0, 1, round_mode="HALF_AWAY_FROM_ZERO")
-    message = "QuantizeAndDequantizeV4: round_mode is HALF_AWAY_FROM_ZERO; the operator allows HALF_TO_EVEN, HALF_UP"
-    assert str(raised.value) == message
+    message = "quantize_and_dequantize: round_mode is HALF_AWAY_FROM_ZERO; the operator allows HALF_TO_EVEN, HALF_UP"
+    assert str(raised.value) == f"{message} (QuantizeAndDequantizeV4)"
 
 
 # Data types.

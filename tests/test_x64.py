@@ -45,14 +45,14 @@ def test_typed_bounds_are_exact(dtype):
         np.testing.assert_array_equal(jquant.clip_gradient1(x, gradient, low, high), expected, strict=True)
     for function in (jquant.clip1, lambda x, *bounds: jquant.clip_gradient1(x, x, *bounds)):
         with pytest.raises(
-            jquant.DescriptorError, match=f": Max is {info.max + 1}, outside the range of {x.dtype.name.upper()}, "
+            jquant.DescriptorError, match=f": max is {info.max + 1}, outside the range of {x.dtype.name.upper()}, "
         ):
             function(x, 0, info.max + 1)
 
 
 def test_clip_gradient_has_no_64_bit_integers():
     x = np.ones(3, np.int64)
-    with pytest.raises(jquant.DescriptorTypeError, match="InputTensor has data type INT64; DML_FEATURE_LEVEL_6_4 allows"):
+    with pytest.raises(jquant.DescriptorTypeError, match="input has data type INT64; DML_FEATURE_LEVEL_6_4 allows"):
         jquant.clip_gradient(x, x, 0, 1)
 
 

@@ -16,6 +16,7 @@ import chex
 import jax
 import numpy as np
 
+from jquant.arguments.naming import argument, message
 from jquant.errors import DescriptorError, DescriptorTypeError
 from jquant.modes import data_type, data_type_name
 
@@ -44,9 +45,9 @@ class Constraint(NamedTuple):
             raise self.error(self.message()) from None  # without chex's own text
 
 
-def require(condition: bool | np.bool, message: str, error: type[DescriptorError] = DescriptorError) -> None:
+def require(condition: bool | np.bool, text: str, error: type[DescriptorError] = DescriptorError) -> None:
     """Asserts what chex has no assertion of its own for."""
-    Constraint("assert_equal", (bool(condition), True), lambda: message, error).check()
+    Constraint("assert_equal", (bool(condition), True), lambda: text, error).check()
 
 
 class _Disabled(Exception):
@@ -112,45 +113,45 @@ def typed_as(tensor: jax.ShapeDtypeStruct, allowed: tuple[str, ...]) -> tuple[ja
 @once_for_each_signature
 def require_data_type(operator: str, tensor: str, dtype: np.dtype, allowed: tuple[str, ...]) -> None:
     """Asserts that a tensor has one of the allowed types."""
-    _require_one_of(f"{operator}: {tensor} has data type", dtype, allowed)
+    _require_one_of(operator, tensor, "has data type", dtype, allowed)
 
 
 @once_for_each_signature
-def require_named_type(operator: str, argument: str, dtype: np.dtype, allowed: tuple[str, ...]) -> None:
+def require_named_type(operator: str, name: str, dtype: np.dtype, allowed: tuple[str, ...]) -> None:
     """Asserts that an argument names one of the allowed types."""
-    _require_one_of(f"{operator}: {argument} is", dtype, allowed)
+    _require_one_of(operator, name, "is", dtype, allowed)
 
 
-def _require_one_of(subject: str, dtype: np.dtype, allowed: tuple[str, ...]) -> None:
+def _require_one_of(operator: str, name: str, verb: str, dtype: np.dtype, allowed: tuple[str, ...]) -> None:
     choice = f"one of {', '.join(allowed)}" if len(allowed) > 1 else "".join(allowed)
     arguments = typed_as(jax.ShapeDtypeStruct((), dtype), allowed)
-    message = f"{subject} {data_type_name(dtype)}; it must be {choice}"
-    Constraint("assert_type", arguments, lambda: message, DescriptorTypeError).check()
+    text = f"{verb} {data_type_name(dtype)}; it must be {choice}"
+    Constraint("assert_type", arguments, lambda: message(operator, name, text), DescriptorTypeError).check()
 
 
 @once_for_each_signature
 def require_same_data_type(operator: str, tensor: str, dtype: np.dtype, model: str, wanted: np.dtype) -> None:
     """Asserts that a tensor has the type of another one, the `model`."""
-    subject = f"{operator}: {tensor} has data type {data_type_name(dtype)}"
-    message = f"{subject}; it must match that of {model}, {data_type_name(wanted)}"
-    Constraint("assert_type", (jax.ShapeDtypeStruct((), dtype), wanted), lambda: message, DescriptorTypeError).check()
+    must = f"it must match the data type of {argument(operator, model)}, {data_type_name(wanted)}"
+    told = message(operator, tensor, f"has data type {data_type_name(dtype)}; {must}", model)
+    Constraint("assert_type", (jax.ShapeDtypeStruct((), dtype), wanted), lambda: told, DescriptorTypeError).check()
 
 
 @once_for_each_signature
 def require_shape(operator: str, tensor: str, shape: tuple[int, ...], wanted: tuple[int, ...], reason: str) -> None:
     """Asserts the shape of a tensor, for a reason that the error gives."""
-    message = f"{operator}: {tensor} has shape {shape}, but must have {wanted}: {reason}"
-    Constraint("assert_shape", (jax.ShapeDtypeStruct(shape, bool), wanted), lambda: message).check()
+    told = message(operator, tensor, f"has shape {shape}, but must have {wanted}: {reason}")
+    Constraint("assert_shape", (jax.ShapeDtypeStruct(shape, bool), wanted), lambda: told).check()
 
 
 @once_for_each_signature
 def require_one_element(operator: str, tensor: str, shape: tuple[int, ...]) -> None:
-    message = f"{operator}: {tensor} has shape {shape}, but must have 1 element"
-    Constraint("assert_size", (jax.ShapeDtypeStruct(shape, bool), 1), lambda: message).check()
+    told = message(operator, tensor, f"has shape {shape}, but must have 1 element")
+    Constraint("assert_size", (jax.ShapeDtypeStruct(shape, bool), 1), lambda: told).check()
 
 
 @once_for_each_signature
 def require_dimensions(operator: str, tensor: str, shape: tuple[int, ...], purpose: str) -> None:
     """Asserts that a tensor is no scalar: its last dimension has a purpose."""
-    message = f"{operator}: {tensor} is a scalar; it must have {purpose}"
-    Constraint("assert_scalar_positive", (len(shape),), lambda: message).check()
+    told = message(operator, tensor, f"is a scalar; it must have {purpose}")
+    Constraint("assert_scalar_positive", (len(shape),), lambda: told).check()

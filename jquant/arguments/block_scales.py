@@ -5,6 +5,7 @@ import sys
 import numpy as np
 
 from jquant.arguments.assertions import once_for_each_signature, require, require_data_type
+from jquant.arguments.naming import message
 from jquant.arguments.operands import Operand
 from jquant.arguments.statics import integer
 from jquant.modes import data_type_name
@@ -25,8 +26,5 @@ def _require_one_for_each_block(
     operator: str, scale: tuple[int, ...], values: tuple[int, ...], axis: int, block_size: int
 ) -> None:
     wanted = (*values[:axis], -(-values[axis] // block_size), *values[axis + 1 :])
-    require(
-        scale == wanted,
-        f"{operator}: scale has shape {scale}, values {values}; with axis={axis} and block_size={block_size} it must be "
-        f"{wanted}",
-    )
+    text = f"has shape {scale}, values {values}; with axis={axis} and block_size={block_size} it must be {wanted}"
+    require(scale == wanted, message(operator, "scale", text))

@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Shaped, Signature
+from jquant.arguments.naming import message
 from jquant.arguments.operands import Operand
 from jquant.arguments.statics import integer
 from jquant.arithmetic.broadcasting import aligned, broadcasts
@@ -37,29 +38,24 @@ def block_size_of(operator: str, block_size: int | None, b: Shaped, b_scale: Sha
 @once_for_each_signature
 def _require_same_batch(operator: str, b: tuple[int, ...], b_scale: tuple[int, ...], names: tuple[str, str]) -> None:
     matrix, scale = names
-    message = f"{operator}: {scale} has shape {b_scale}, {matrix} has {b}: the batch dimensions must match"
-    require(b[:-2] == b_scale[:-2], message)
+    text = f"has shape {b_scale}, {matrix} has {b}: the batch dimensions must match"
+    require(b[:-2] == b_scale[:-2], message(operator, scale, text))
 
 
 @once_for_each_signature
 def _require_whole_blocks(operator: str, k: int, blocks: int, names: tuple[str, str]) -> None:
     matrix, scale = names
-    require(
-        k % blocks == 0 if blocks else k == 0,
-        f"{operator}: block_size is None, but K, which is {k} in {matrix}, is not a multiple of the {blocks} blocks of "
-        f"{scale}: pass the number of rows in a block",
-    )
+    what = f"K, which is {k} in {matrix}, is not a multiple of the {blocks} blocks of {scale}"
+    text = f"is None, but {what}: pass the number of rows in a block"
+    require(k % blocks == 0 if blocks else k == 0, message(operator, "block_size", text))
 
 
 @once_for_each_signature
 def _require_blocks(operator: str, k: int, blocks: int, block_size: int, names: tuple[str, str]) -> None:
     matrix, scale = names
     wanted = -(-k // block_size)
-    require(
-        blocks == wanted,
-        f"{operator}: {scale} has {blocks} blocks; K, which is {k} in {matrix}, makes {wanted} blocks of block_size "
-        f"{block_size}",
-    )
+    text = f"has {blocks} blocks; K, which is {k} in {matrix}, makes {wanted} blocks of block_size {block_size}"
+    require(blocks == wanted, message(operator, scale, text))
 
 
 def require_block_size(operator: str, block_size: int | None, b: PackedBlockMatrix) -> None:
@@ -82,7 +78,7 @@ def k_parts_of(operator: str, k_parts: int, blocks: int) -> int:
 def _require_parts(operator: str, k_parts: int, blocks: int, what: str) -> None:
     is_power = k_parts & (k_parts - 1) == 0
     fits = is_power and blocks % k_parts == 0 if blocks != 0 else k_parts == 1
-    require(fits, f"{operator}: k_parts is {k_parts}; it must be {what}")
+    require(fits, message(operator, "k_parts", f"is {k_parts}; it must be {what}"))
 
 
 def require_rows(operator: str, a: Shaped, columns: Mapping[str, Shaped | None]) -> None:
@@ -95,8 +91,8 @@ def require_rows(operator: str, a: Shaped, columns: Mapping[str, Shaped | None])
 @once_for_each_signature
 def _require_batch(operator: str, a: tuple[int, ...], name: str, column: tuple[int, ...]) -> None:
     batch = aligned(column[:-2], len(a) - 2)
-    message = f"{operator}: {name} has shape {column}, a has {a}: each batch size must be 1 or that of a"
-    require(broadcasts(batch, a[:-2]), message)
+    text = f"has shape {column}, a has {a}: each batch size must be 1 or that of a"
+    require(broadcasts(batch, a[:-2]), message(operator, name, text))
 
 
 def require_none(operator: str, beside: Mapping[str, object]) -> None:
@@ -107,7 +103,7 @@ def require_none(operator: str, beside: Mapping[str, object]) -> None:
 
 @once_for_each_signature
 def _require_none(operator: str, name: str, is_none: bool) -> None:
-    require(is_none, f"{operator}: {name} is given with packed weights, which hold their own: pass None")
+    require(is_none, message(operator, name, "is given with packed weights, which hold their own: pass None"))
 
 
 def zero_point_of_blocks(

@@ -9,6 +9,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jquant.arguments import constraints
 from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arguments.descriptor import Descriptor, Shaped, Signature
+from jquant.arguments.naming import argument, message
 from jquant.arguments.operands import FLOAT32, Operand, operand, without_dimensions
 from jquant.errors import DescriptorTypeError
 from jquant.modes import FeatureLevel, data_type, data_type_name, resolved_level
@@ -128,12 +129,10 @@ class Call:
 def _require_output_data_type(
     descriptor: Descriptor, level: FeatureLevel | None, dtype: np.dtype, name: str, wanted: np.dtype
 ) -> None:
-    require(
-        dtype == wanted or level == FeatureLevel.EXTENDED,
-        f"{descriptor.operator}: {descriptor.output} has data type {data_type_name(dtype)}; below FeatureLevel.EXTENDED it "
-        f"must match that of {name}, {data_type_name(wanted)}",
-        DescriptorTypeError,
-    )
+    model = f"the data type of {argument(descriptor.operator, name)}, {data_type_name(wanted)}"
+    text = f"is {data_type_name(dtype)}; below FeatureLevel.EXTENDED it must match {model}"
+    told = message(descriptor.operator, "output_dtype", text, descriptor.output, name)
+    require(dtype == wanted or level == FeatureLevel.EXTENDED, told, DescriptorTypeError)
 
 
 def output_data_type(output_dtype: DTypeLike | str | None, zero_point: ArrayLike | None, default: np.dtype) -> np.dtype:

@@ -5,6 +5,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jquant.arguments.assertions import once_for_each_signature, require, require_same_data_type
+from jquant.arguments.naming import message
 from jquant.arguments.operands import Operand, float_scalar, operand, require_scalar
 from jquant.errors import DescriptorTypeError, shown
 from jquant.formulas.clip import ScaleBias
@@ -24,8 +25,8 @@ def optional_scale_bias(operator: str, input: Operand, scale_bias: ScaleBias | N
         return None
     _require_float(operator, input.dtype)
     if not isinstance(scale_bias, tuple | list) or len(scale_bias) != 2:
-        message = f"{operator}: scale_bias is {shown(scale_bias)}; it must be a ScaleBias: a scale and a bias"
-        raise DescriptorTypeError(message)
+        text = f"is {shown(scale_bias)}; it must be a ScaleBias: a scale and a bias"
+        raise DescriptorTypeError(message(operator, "ScaleBias", text))
     scale, bias = scale_bias
     return ScaleBias(
         float_scalar(operator, "ScaleBias.Scale", scale),
@@ -35,5 +36,5 @@ def optional_scale_bias(operator: str, input: Operand, scale_bias: ScaleBias | N
 
 @once_for_each_signature
 def _require_float(operator: str, dtype: np.dtype) -> None:
-    message = f"{operator}: ScaleBias is defined only for float types; InputTensor has data type {data_type_name(dtype)}"
-    require(jnp.issubdtype(dtype, jnp.floating), message, DescriptorTypeError)
+    text = f"is defined only for float types; input has data type {data_type_name(dtype)}"
+    require(jnp.issubdtype(dtype, jnp.floating), message(operator, "ScaleBias", text), DescriptorTypeError)

@@ -3,17 +3,18 @@
 They assert the rank, type, shape or size of a tensor, that ranks are equal, or that shapes broadcast.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import jax
 import numpy as np
 
 from jquant.arguments.assertions import Constraint, once_for_each_signature, typed_as
 from jquant.arguments.descriptor import Descriptor, Shaped, Signature, Tensor
+from jquant.arguments.naming import argument, message
 from jquant.arithmetic.broadcasting import aligned, broadcasts
-from jquant.errors import DescriptorError, DescriptorTypeError
+from jquant.errors import DescriptorTypeError
 from jquant.modes import FeatureLevel, data_type_name
 
 Level = FeatureLevel | None  # None: the specification has a single table
@@ -73,69 +74,74 @@ class _Table:
     def __init__(self, descriptor: Descriptor, level: Level):
         self._descriptor, self._level = descriptor, level
 
-    def _constraint(
-        self,
-        assertion: str,
-        arguments: tuple[Any, ...],
-        message: Callable[[], str],
-        error: type[DescriptorError] = DescriptorError,
-    ) -> Constraint:
-        return Constraint(assertion, arguments, lambda: f"{self._descriptor.operator}: {message()}", error)
+    def _argument(self, name: str) -> str:
+        return argument(self._descriptor.operator, name)
+
+    def _message(self, name: str, text: str, *others: str) -> str:
+        return message(self._descriptor.operator, name, text, *others)
 
     def introduction(self, level: FeatureLevel) -> Constraint:
         first = min(self._descriptor.levels)
-        message = f"not available before {level_name(first)}; {level_name(level)} was given"
-        return self._constraint("assert_scalar_in", (int(level), int(first), int(max(FeatureLevel))), lambda: message)
+        text = f"is {level_name(level)}; the operator is available from {level_name(first)} on"
+        limits = int(first), int(max(FeatureLevel))
+        return Constraint("assert_scalar_in", (int(level), *limits), lambda: self._message("feature_level", text))
 
     def row(self, row: Tensor, tensors: Tensors) -> Iterator[Constraint]:
         tensor = tensors[row.name]
         if row.kind != "Optional input":
-            yield self._constraint("assert_tree_no_nones", ((_struct(tensor),),), lambda: self._missing(row))
+            yield Constraint("assert_tree_no_nones", ((_struct(tensor),),), lambda: self._missing(row))
         if tensor is not None:
             yield from self.rank(row.name, tensor.shape, lambda: self._reshaping(row, tensor.shape, tensors))
-            yield self.data_type(row, tensor.dtype, lambda: self._model(row, tensors))
+            yield self.data_type(row, tensor.dtype, lambda: self._unlike_its_model(row, tensor.dtype, tensors))
 
     def _missing(self, row: Tensor) -> str:
         hint = self._from_level(row.name, lambda row, _: row.kind == "Optional input", "it may be None")
-        return f"{row.name} is None, but {level_name(self._level)} requires it{hint}"
+        return self._message(row.name, f"is None, but {level_name(self._level)} requires it{hint}")
 
     def rank(self, name: str, shape: Shape, remedy: Callable[[], str] = lambda: "") -> Iterator[Constraint]:
         row, rank = self._descriptor.row(self._level, name), len(shape)
         if row.ranks is None:
             return
 
-        def message() -> str:
+        def told() -> str:
             hint = self._from_level(name, lambda row, _: row.allows_rank(rank), f"{rank} is allowed")
             allowed = f"{level_name(self._level)} allows {row.allowed_ranks()}{hint}"
-            return f"{name} has rank {rank} (shape {shape}); {allowed}{remedy()}"
+            return self._message(name, f"has rank {rank} (shape {shape}); {allowed}{remedy()}")
 
         low, high = row.ranks
         ranks = {*range(low, high + 1), *([0] if self._may_be_scalar(row) else [])}
-        yield self._constraint("assert_rank", (_shaped(shape), ranks), message)
+        yield Constraint("assert_rank", (_shaped(shape), ranks), told)
 
     def data_type(self, row: Tensor, dtype: np.dtype, model: Callable[[], str | None] = lambda: None) -> Constraint:
-        """`model` makes the words for the tensor whose type this one must have, if that is what is wrong."""
+        """`model` makes the error for a tensor that must have another one's type, if that is what is wrong."""
         name, level = data_type_name(dtype), self._level
         allowed = row.allowed_data_types(level)
 
-        def message() -> str:
-            like = model()
-            if like is not None:
-                return f"{row.name} has data type {name}; it must match that of {like}"
+        def told() -> str:
             hint = self._from_level(row.name, lambda row, level: row.allows_data_type(name, level), f"{name} is allowed")
-            return f"{row.name} has data type {name}; {level_name(level)} allows {', '.join(allowed)}{hint}"
+            return model() or self._typed(row.name, name, f"{level_name(level)} allows {', '.join(allowed)}{hint}")
 
         struct = jax.ShapeDtypeStruct((), dtype)
-        return self._constraint("assert_type", typed_as(struct, allowed), message, DescriptorTypeError)
+        return Constraint("assert_type", typed_as(struct, allowed), told, DescriptorTypeError)
 
-    def _model(self, row: Tensor, tensors: Tensors) -> str | None:
-        """The tensor whose type, an allowed one, this one must have; and that type."""
+    def _typed(self, name: str, data_type: str, wanted: str, *others: str) -> str:
+        """An error about a tensor's type; that of the output is an argument of its own."""
+        if name == self._descriptor.output:
+            return self._message("output_dtype", f"is {data_type}; {wanted}", name, *others)
+        return self._message(name, f"has data type {data_type}; {wanted}", *others)
+
+    def _unlike(self, model: str, wanted: np.dtype, name: str, dtype: np.dtype) -> str:
+        like = f"it must match the data type of {self._argument(model)}, {data_type_name(wanted)}"
+        return self._typed(name, data_type_name(dtype), like, model)
+
+    def _unlike_its_model(self, row: Tensor, dtype: np.dtype, tensors: Tensors) -> str | None:
+        """The error for a tensor that does not have the type, an allowed one, of the tensor that it must match."""
         rows = {other.name: other for other in self._descriptor.rows(self._level)}
         for one, other in self._descriptor.same_data_type:
             model = tensors[one]
             if other == row.name and model is not None:
-                name = data_type_name(model.dtype)
-                return f"{one}, {name}" if rows[one].allows_data_type(name, self._level) else None
+                is_allowed = rows[one].allows_data_type(data_type_name(model.dtype), self._level)
+                return self._unlike(one, model.dtype, row.name, dtype) if is_allowed else None
         return None
 
     def same_data_types(self, tensors: Tensors) -> Iterator[Constraint]:
@@ -145,13 +151,10 @@ class _Table:
                 yield self._same_data_type(one, a, other, b)
 
     def _same_data_type(self, model: str, wanted: Signature, name: str, tensor: Signature) -> Constraint:
-        return self._constraint(
+        return Constraint(
             "assert_type",
             (_struct(tensor), wanted.dtype),
-            lambda: (
-                f"{name} has data type {data_type_name(tensor.dtype)}; it must match that of {model}, "
-                f"{data_type_name(wanted.dtype)}"
-            ),
+            lambda: self._unlike(model, wanted.dtype, name, tensor.dtype),
             DescriptorTypeError,
         )
 
@@ -161,12 +164,14 @@ class _Table:
                 yield self._same_rank(one, shapes[one], other, shapes[other], self._descriptor.output in group)
 
     def _same_rank(self, one: str, a: Shape, other: str, b: Shape, align: bool) -> Constraint:
-        def message() -> str:
+        def told() -> str:
             few, shape = (one, a) if len(a) < len(b) else (other, b)
-            remedy = f"; reshape {few} to {aligned(shape, max(len(a), len(b)))}, or use {_ALIGNS}" if align else ""
-            return f"{one} has shape {a}, {other} has {b}: the dimension counts must be the same{remedy}"
+            reshaped = f"{self._argument(few)} to {aligned(shape, max(len(a), len(b)))}"
+            remedy = f"; reshape {reshaped}, or use {_ALIGNS}" if align else ""
+            text = f"has shape {a}, {self._argument(other)} has {b}: the dimension counts must be the same{remedy}"
+            return self._message(one, text, other)
 
-        return self._constraint("assert_equal_rank", ([_shaped(a), _shaped(b)],), message)
+        return Constraint("assert_equal_rank", ([_shaped(a), _shaped(b)],), told)
 
     def sizes(self, shapes: Mapping[str, Shape]) -> Iterator[Constraint]:
         descriptor, output = self._descriptor, self._descriptor.output
@@ -176,8 +181,8 @@ class _Table:
             if shape == ():
                 continue
             if row.name in descriptor.one_element:
-                message = f"{row.name} has shape {shape}, but must have 1 element"
-                yield self._constraint("assert_size", (_shaped(shape), 1), lambda message=message: message)
+                told = functools.partial(self._message, row.name, f"has shape {shape}, but must have 1 element")
+                yield Constraint("assert_size", (_shaped(shape), 1), told)
             elif row.name in descriptor.per_channel:
                 yield from self._per_channel(row.name, shape, shapes[output])
             elif row.sizes is not None:
@@ -189,8 +194,8 @@ class _Table:
         channels = tuple(size if axis == 1 else 1 for axis, size in enumerate(output))
         if all(size == 1 for size in shape):
             return
-        message = f"{name} has shape {shape}, but must have 1 element, or 1 per channel in shape {channels}"
-        yield self._constraint("assert_shape", (_shaped(shape), channels), lambda: message)
+        text = f"has shape {shape}, but must have 1 element, or 1 per channel in shape {channels}"
+        yield Constraint("assert_shape", (_shaped(shape), channels), lambda: self._message(name, text))
 
     def _to_fit(self, row: Tensor, shapes: Mapping[str, Shape]) -> str:
         """What `row` has to fit: the input that gives the output its shape, or else the output."""
@@ -201,16 +206,16 @@ class _Table:
     def _broadcasts(self, row: Tensor, fitted: str, shape: Shape, output: Shape) -> Iterator[Constraint]:
         """The tensor broadcasts to the output: in its rank, or aligned as in NumPy where that is allowed."""
 
-        def message() -> str:
+        def told() -> str:
             aligns = row.name in self._descriptor.broadcast and broadcasts(aligned(shape, len(output)), output)
-            return (
-                f"{row.name} has shape {shape}, {fitted} has {output}: the dimension counts must be the same, and each size "
-                "must be 1 or that of the output (a rank of 0 stands for one element)"
-            ) + (f"; reshape it to {aligned(shape, len(output))}, or use {_ALIGNS}" if aligns else "")
+            wanted = "the dimension counts must be the same, and each size must be 1 or that of the output"
+            remedy = f"; reshape it to {aligned(shape, len(output))}, or use {_ALIGNS}" if aligns else ""
+            has = f"has shape {shape}, {self._argument(fitted)} has {output}"
+            return self._message(row.name, f"{has}: {wanted} (a rank of 0 stands for one element){remedy}", fitted)
 
         if row.name not in self._descriptor.broadcast or self._level not in (None, FeatureLevel.EXTENDED):
-            yield self._constraint("assert_equal_rank", ([_shaped(shape), _shaped(output)],), message)
-        yield self._constraint("assert_is_broadcastable", (shape, output), message)
+            yield Constraint("assert_equal_rank", ([_shaped(shape), _shaped(output)],), told)
+        yield Constraint("assert_is_broadcastable", (shape, output), told)
 
     def _named_sizes(
         self, tensor: str, sizes: list[str], shape: Shape, named: dict[str, tuple[int, str]]
@@ -222,10 +227,11 @@ class _Table:
                 allowed, reason = {1}, f"its shape must be ({', '.join(names)})"
             elif name in self._descriptor.counts:
                 full, source = named[self._descriptor.counts[name]]
-                allowed, reason = {1, full}, f"{name} is 1 or {self._descriptor.counts[name]}, which is {full} in {source}"
+                count = f"{self._descriptor.counts[name]}, which is {full} in {self._argument(source)}"
+                allowed, reason = {1, full}, f"{name} is 1 or {count}"
             else:
                 known, source = named.setdefault(name, (size, tensor))
-                allowed, reason = {known}, f"{name} is {known} in {source}"
+                allowed, reason = {known}, f"{name} is {known} in {self._argument(source)}"
                 if name in self._descriptor.batch and known == 1:
                     named[name] = size, tensor
                 if name in self._descriptor.batch and 1 in (known, size):
@@ -233,12 +239,12 @@ class _Table:
             yield self._size(tensor, shape, axis, allowed, reason)
 
     def _size(self, tensor: str, shape: Shape, axis: int, allowed: set[int], reason: str) -> Constraint:
-        def message() -> str:
+        def told() -> str:
             options = " or ".join(map(str, sorted(allowed)))
-            return f"dimension {axis} of {tensor}, of shape {shape}, must be {options}: {reason}"
+            return self._message(tensor, f"has shape {shape}; dimension {axis} must be {options}: {reason}")
 
         others_any = tuple(allowed if dimension == axis else None for dimension in range(len(shape)))
-        return self._constraint("assert_shape", (_shaped(shape), others_any), message)
+        return Constraint("assert_shape", (_shaped(shape), others_any), told)
 
     def _reshaping(self, row: Tensor, shape: Shape, tensors: Tensors) -> str:
         """The end of a message on a tensor of lower rank than the output's: the shape that would be right."""

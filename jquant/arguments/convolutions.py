@@ -9,6 +9,7 @@ from jax import lax
 
 from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arguments.descriptor import Shaped, Signature, Tensor
+from jquant.arguments.naming import message
 from jquant.arguments.statics import are_integers, integer, is_sequence
 from jquant.arguments.windows import Padding, windows
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
@@ -36,16 +37,16 @@ def geometry(
     _require_ranks(operator, input.shape, filter.shape)
     is_layout = dimension_numbers is None or isinstance(dimension_numbers, lax.ConvDimensionNumbers)
     if not is_layout and not (is_sequence(dimension_numbers) and all(isinstance(spec, str) for spec in dimension_numbers)):
-        message = f"{operator}: dimension_numbers is {shown(dimension_numbers)}; it must be three strings, or None"
-        raise DescriptorTypeError(message)
+        text = f"is {shown(dimension_numbers)}; it must be three strings, or None"
+        raise DescriptorTypeError(message(operator, "dimension_numbers", text))
     try:
         dimensions = lax.conv_dimension_numbers(input.shape, filter.shape, dimension_numbers)
     except (TypeError, ValueError, IndexError) as error:
-        message = f"{operator}: dimension_numbers is {shown(dimension_numbers)}: {error}"
-        raise DescriptorError(message) from error
+        text = f"is {shown(dimension_numbers)}: {error}"
+        raise DescriptorError(message(operator, "dimension_numbers", text)) from error
     if dimension_numbers is not None and not all(_is_an_order(spec, rank) for spec in dimensions):
-        wanted = f"each part must be the numbers from 0 to {rank - 1}"
-        raise DescriptorError(f"{operator}: dimension_numbers is {shown(dimension_numbers)}; {wanted}")
+        text = f"is {shown(dimension_numbers)}; each part must be the numbers from 0 to {rank - 1}"
+        raise DescriptorError(message(operator, "dimension_numbers", text))
     batch, channels, *spatial = _ordered(input, dimensions.lhs_spec)
     filters, _, *sizes = _ordered(filter, dimensions.rhs_spec)
     groups = integer(operator, "groups", groups, range(1, sys.maxsize), "a positive integer")
@@ -58,11 +59,8 @@ def geometry(
 
 @once_for_each_signature
 def _require_ranks(operator: str, input: tuple[int, ...], filter: tuple[int, ...]) -> None:
-    require(
-        len(input) == len(filter) >= 3,
-        f"{operator}: InputTensor has shape {input}, FilterTensor has {filter}: the dimension counts must be the same, and "
-        "at least 3",
-    )
+    text = f"has shape {input}, filter has {filter}: the dimension counts must be the same, and at least 3"
+    require(len(input) == len(filter) >= 3, message(operator, "InputTensor", text, "FilterTensor"))
 
 
 @once_for_each_signature
@@ -77,14 +75,13 @@ def _require_channels(
     """Asserts that the filters fit the channels of the input, and the groups."""
     channels = input[dimensions.lhs_spec[1]]
     filters, depth = (filter[dimension] for dimension in dimensions.rhs_spec[:2])
-    require(filters > 0, f"{operator}: FilterTensor has shape {filter}; it must have at least one filter")
-    require(
-        channels == groups * depth,
-        f"{operator}: groups is {groups}: the input has {channels} channels (dimension {dimensions.lhs_spec[1]}), but the "
-        f"{filters} filters expect {depth} x groups{hint}",
-    )
-    message = f"{operator}: groups is {groups}; it must divide the number of filters, which is {filters}"
-    require(filters % groups == 0, message)
+    text = f"has shape {filter}; it must have at least one filter"
+    require(filters > 0, message(operator, "FilterTensor", text))
+    has = f"the input has {channels} channels (dimension {dimensions.lhs_spec[1]})"
+    text = f"is {groups}: {has}, but the {filters} filters expect {depth} x groups{hint}"
+    require(channels == groups * depth, message(operator, "groups", text))
+    text = f"is {groups}; it must divide the number of filters, which is {filters}"
+    require(filters % groups == 0, message(operator, "groups", text))
 
 
 def _is_an_order(numbers: object, rank: int) -> bool:

@@ -78,7 +78,7 @@ class Descriptor:
     """The constraints of one operator, by feature level.
 
     Args:
-      operator: the operator's name in the specification.
+      operator: the name of the function; an `Operator` has the one in the specification, too.
       levels: the rows of the specification's tables, by the feature level from which on they hold; just the rows if the
         specification has only one table.
       same_data_type: pairs of tensors that must agree.
@@ -136,11 +136,11 @@ class Descriptor:
         def spelling(*candidates: str) -> str:
             return next((name for name in candidates if name in rows), "")
 
-        return Names(
-            spelling(f"{tensor}Tensor", tensor),
-            spelling(f"{tensor}ScaleTensor", f"{tensor}_scale", f"{tensor.lower()}_scale", "ScaleTensor"),
-            spelling(f"{tensor}ZeroPointTensor", f"{tensor}_zero_point", f"{tensor.lower()}_zero_point", "ZeroPointTensor"),
-        )
+        def of(tensor: str, what: str) -> str:
+            words = "".join(word.capitalize() for word in what.split("_"))
+            return spelling(f"{tensor}{words}Tensor", f"{tensor}_{what}", f"{tensor.lower()}_{what}", f"{words}Tensor", what)
+
+        return Names(spelling(f"{tensor}Tensor", tensor), of(tensor, "scale"), of(tensor, "zero_point"))
 
     def is_introduced(self, level: FeatureLevel | None) -> bool:
         return level is None or level >= min(self.levels)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from jquant.arguments.assertions import once_for_each_signature, require
+from jquant.arguments.naming import message
 from jquant.arguments.statics import are_integers, is_sequence
 from jquant.errors import DescriptorTypeError, shown
 from jquant.formulas.dot_dimensions import DotDimensions
@@ -15,7 +16,7 @@ def dot_dimensions(operator: str, numbers: DimensionNumbers, lhs: tuple[int, ...
     are_pairs = _is_pair(numbers) and all(map(_is_pair, numbers))
     if not are_pairs or not all(are_integers(dimensions) for pair in numbers for dimensions in pair):
         wanted = "((lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch)), each a list of dimensions"
-        raise DescriptorTypeError(f"{operator}: dimension_numbers is {shown(numbers)}; it must be {wanted}")
+        raise DescriptorTypeError(message(operator, "dimension_numbers", f"is {shown(numbers)}; it must be {wanted}"))
     dimensions = DotDimensions._make(tuple(map(int, part)) for pair in numbers for part in pair)
     _require_match(operator, dimensions, lhs, rhs)
     return dimensions
@@ -26,7 +27,7 @@ def _require_match(operator: str, numbers: DotDimensions, lhs: tuple[int, ...], 
     """Asserts that the numbers name dimensions that the operands have, and that those have equal sizes."""
     violation = _violation(numbers, lhs, rhs)
     written = (numbers.lhs_contracting, numbers.rhs_contracting), (numbers.lhs_batch, numbers.rhs_batch)
-    require(violation is None, f"{operator}: dimension_numbers is {shown(written)}; {violation}")
+    require(violation is None, message(operator, "dimension_numbers", f"is {shown(written)}; {violation}"))
 
 
 def _violation(numbers: DotDimensions, lhs: tuple[int, ...], rhs: tuple[int, ...]) -> str | None:

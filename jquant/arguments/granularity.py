@@ -6,6 +6,7 @@ import jax
 
 from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arguments.descriptor import Names, Signature
+from jquant.arguments.naming import argument, message
 from jquant.arguments.statics import dimension, integer
 from jquant.arithmetic.broadcasting import shape_along
 from jquant.formulas.granularity import Granularity
@@ -23,7 +24,7 @@ def granularity_of(operator: str, axis: int | None, block_size: int | None, rank
 
 @once_for_each_signature
 def _require_axis_of_blocks(operator: str, axis: int | None, block_size: int) -> None:
-    require(axis is not None, f"{operator}: block_size={block_size} needs the axis of the blocks")
+    require(axis is not None, message(operator, "block_size", f"is {block_size}, which needs the axis of the blocks"))
 
 
 def align(
@@ -69,11 +70,9 @@ def _require_one_per_index(
 ) -> None:
     fits = " or ".join(f"axis={axis}" for axis in _axes_of(shape, sizes))
     remedy = f"; {fits} would fit" if fits else ""
-    require(
-        shape == (sizes[axis],),
-        f"{operator}: {name} has shape {shape}; with axis={axis} and no block_size it must be ({sizes[axis]},): {tensor} "
-        f"has shape {sizes}{remedy}",
-    )
+    reason = f"{argument(operator, tensor)} has shape {sizes}{remedy}"
+    text = f"has shape {shape}; with axis={axis} and no block_size it must be ({sizes[axis]},): {reason}"
+    require(shape == (sizes[axis],), message(operator, name, text))
 
 
 @once_for_each_signature
@@ -81,11 +80,9 @@ def _require_one_per_block(
     operator: str, tensor: str, name: str, sizes: tuple[int, ...], shape: tuple[int, ...], axis: int, block_size: int
 ) -> None:
     blocks = -(-sizes[axis] // block_size)
-    require(
-        len(shape) == len(sizes) and shape[axis] == blocks,
-        f"{operator}: {name} has shape {shape}; with axis={axis} and block_size={block_size} it must have {len(sizes)} "
-        f"dimensions, and size {blocks} along that axis: {tensor} has shape {sizes}",
-    )
+    wanted = f"{len(sizes)} dimensions, and size {blocks} along that axis: {argument(operator, tensor)} has shape {sizes}"
+    text = f"has shape {shape}; with axis={axis} and block_size={block_size} it must have {wanted}"
+    require(len(shape) == len(sizes) and shape[axis] == blocks, message(operator, name, text))
 
 
 @once_for_each_signature
@@ -97,8 +94,8 @@ def _require_an_axis(operator: str, name: str, sizes: tuple[int, ...], shape: tu
             f"dimension {axis}, pass axis={axis}, or shape {(*(1,) * axis, sizes[axis], *(1,) * (len(sizes) - axis - 1))}"
             for axis in fits
         )
-        message = f"{operator}: {name} has shape {shape}, InputTensor has {sizes}: for one value per index of "
-        require(not fits, f"{message}{'; for '.join(hints)}")
+        text = f"has shape {shape}, input has {sizes}: for one value per index of {'; for '.join(hints)}"
+        require(not fits, message(operator, name, text))
 
 
 def _axes_of(shape: tuple[int, ...], sizes: tuple[int, ...]) -> list[int]:

@@ -10,6 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jquant.arguments.assertions import require_data_type, require_one_element
+from jquant.arguments.naming import message
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
 from jquant.modes import data_type_name, is_numeric
 
@@ -27,7 +28,8 @@ def operand(operator: str, name: str, value: ArrayLike, scalar_dtype: np.dtype |
     """
     if isinstance(value, jax.Array):
         if not isinstance(value.dtype, np.dtype):
-            raise DescriptorTypeError(f"{operator}: {name} is an array of {value.dtype}; it must be an array of numbers")
+            text = f"is an array of {value.dtype}; it must be an array of numbers"
+            raise DescriptorTypeError(message(operator, name, text))
         if not value.weak_type:
             return value
         value = _from_weak(operator, name, value, scalar_dtype) if value.shape == () else value
@@ -39,11 +41,11 @@ def operand(operator: str, name: str, value: ArrayLike, scalar_dtype: np.dtype |
         return operand(operator, name, _as_jax_array(operator, name, value), scalar_dtype)
     if isinstance(value, int | float) and not isinstance(value, bool | enum.Enum):
         if scalar_dtype is None:
-            raise DescriptorTypeError(
-                f"{operator}: {name} is the Python scalar {shown(value)}; it must be an array, because its data type matters"
-            )
+            text = f"is the Python scalar {shown(value)}; it must be an array, because its data type matters"
+            raise DescriptorTypeError(message(operator, name, text))
         return _scalar(operator, name, value, scalar_dtype)
-    raise DescriptorTypeError(f"{operator}: {name} must be an array or a Python int or float, not {type(value).__name__}")
+    text = f"must be an array or a Python int or float, not {type(value).__name__}"
+    raise DescriptorTypeError(message(operator, name, text))
 
 
 def boolean_operand(operator: str, name: str, value: ArrayLike) -> Operand:
@@ -51,8 +53,8 @@ def boolean_operand(operator: str, name: str, value: ArrayLike) -> Operand:
     if isinstance(value, bool):
         return np.bool(value)
     if not isinstance(value, jax.Array | np.ndarray | np.generic) and not hasattr(value, "__jax_array__"):
-        message = f"{operator}: {name} must be an array of booleans, True or False, not {type(value).__name__}"
-        raise DescriptorTypeError(message)
+        text = f"must be an array of booleans, True or False, not {type(value).__name__}"
+        raise DescriptorTypeError(message(operator, name, text))
     mask = operand(operator, name, value)
     require_data_type(operator, name, mask.dtype, ("BOOL",))
     return mask
@@ -64,7 +66,7 @@ def _as_jax_array(operator: str, name: str, value: ArrayLike) -> jax.Array:
         return jnp.asarray(value)
     except Exception as error:  # a foreign class may raise anything
         reason = f"whose __jax_array__ does not return an array: {shown(error)}"
-        raise DescriptorTypeError(f"{operator}: {name} is of type {type(value).__name__}, {reason}") from error
+        raise DescriptorTypeError(message(operator, name, f"is of type {type(value).__name__}, {reason}")) from error
 
 
 def _from_weak(operator: str, name: str, value: jax.Array, dtype: np.dtype | None) -> jax.Array:
@@ -75,11 +77,10 @@ def _from_weak(operator: str, name: str, value: jax.Array, dtype: np.dtype | Non
     if jnp.issubdtype(dtype, jnp.floating):
         return value.astype(dtype)
     if is_integer and value.dtype != dtype and jnp.issubdtype(dtype, jnp.integer):
-        raise DescriptorTypeError(
-            f"{operator}: {name} has data type {data_type_name(value.dtype)}, but must have {data_type_name(dtype)}: a "
-            f"Python int becomes {value.dtype} in jnp.array and inside jax.jit; pass jnp.{dtype.name}(...), or close over "
-            "the number"
-        )
+        reason = f"a Python int becomes {value.dtype} in jnp.array and inside jax.jit"
+        remedy = f"pass jnp.{dtype.name}(...), or close over the number"
+        text = f"has data type {data_type_name(value.dtype)}, but must have {data_type_name(dtype)}: {reason}; {remedy}"
+        raise DescriptorTypeError(message(operator, name, text))
     return value
 
 
@@ -87,18 +88,17 @@ def _require_plain(operator: str, name: str, value: np.ndarray | np.generic) -> 
     """Asserts that JAX accepts the array without changing it."""
     dtype = value.dtype
     if isinstance(value, np.ma.MaskedArray):
-        raise DescriptorTypeError(f"{operator}: {name} is a masked array; fill in the masked elements with .filled(...)")
+        text = "is a masked array; fill in the masked elements with .filled(...)"
+        raise DescriptorTypeError(message(operator, name, text))
     if not dtype.isnative:
-        raise DescriptorTypeError(
-            f"{operator}: {name} has byte order {dtype.str!r}; convert it with .astype(np.{dtype.name})"
-        )
+        text = f"has byte order {dtype.str!r}; convert it with .astype(np.{dtype.name})"
+        raise DescriptorTypeError(message(operator, name, text))
     if not is_numeric(dtype):
-        raise DescriptorTypeError(f"{operator}: {name} has data type {dtype}, which JAX does not support")
+        raise DescriptorTypeError(message(operator, name, f"has data type {dtype}, which JAX does not support"))
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
-        raise DescriptorTypeError(
-            f"{operator}: {name} has data type {data_type_name(dtype)}, which JAX narrows to 32 bits by default; "
-            "convert it explicitly, or set jax_enable_x64"
-        )
+        remedy = "convert it explicitly, or set jax_enable_x64"
+        text = f"has data type {data_type_name(dtype)}, which JAX narrows to 32 bits by default; {remedy}"
+        raise DescriptorTypeError(message(operator, name, text))
 
 
 def is_known(*values: Operand) -> bool:
@@ -122,7 +122,8 @@ def _checked_scalar(operator: str, name: str, value: float, dtype: np.dtype, sig
         return dtype.type(value)  # no operator supports it; the error should name the tensor that has this dtype
     if jnp.issubdtype(dtype, jnp.integer):
         if not isinstance(value, int):
-            raise DescriptorTypeError(f"{operator}: {name} is {value!r}, but must be an integer of type {type_name}")
+            text = f"is {value!r}, but must be an integer of type {type_name}"
+            raise DescriptorTypeError(message(operator, name, text))
         limits = jnp.iinfo(dtype)
         fits = limits.min <= value <= limits.max
     else:
@@ -130,12 +131,11 @@ def _checked_scalar(operator: str, name: str, value: float, dtype: np.dtype, sig
         is_finite = isinstance(value, int) or math.isfinite(value)
         fits = not is_finite or abs(value) <= float(limits.max)
         if is_finite and fits and value != 0 and _is_flushed_to_zero(dtype.type(value)):
-            raise DescriptorError(
-                f"{operator}: {name} is {value!r}, which becomes 0: the smallest normal {type_name} is {limits.tiny}"
-            )
+            text = f"is {value!r}, which becomes 0: the smallest normal {type_name} is {limits.tiny}"
+            raise DescriptorError(message(operator, name, text))
     if not fits:
         limit = f"outside the range of {type_name}, [{limits.min}, {limits.max}]"
-        raise DescriptorError(f"{operator}: {name} is {shown(value)}, {limit}")
+        raise DescriptorError(message(operator, name, f"is {shown(value)}, {limit}"))
     return dtype.type(value)
 
 

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 from jquant.arguments.assertions import require_same_data_type
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Names, Shaped, Tensor
+from jquant.arguments.naming import argument, message
 from jquant.arguments.operands import FLOAT32, Operand, broadcast_shape, operand, without_dimensions
 from jquant.arithmetic.broadcasting import aligned, broadcasts
 from jquant.errors import DescriptorError, DescriptorTypeError
@@ -45,7 +46,7 @@ def weights(
     if not isinstance(b, PackedMatrix):
         matrix = call.tensor(names.tensor, b)
         return matrix, call.zero_point(tensor, zero_point, matrix.dtype)
-    b.validate(f"{call.operator}: {names.tensor}")
+    b.validate(f"{call.operator}: {argument(call.operator, names.tensor)}")
     if zero_point is not None:
         zero_point = without_dimensions(operand(call.operator, names.zero_point, zero_point, b.dtype))
         require_same_data_type(call.operator, names.zero_point, zero_point.dtype, names.tensor, b.dtype)
@@ -55,26 +56,28 @@ def weights(
 
 def require_packed_as(packed_type: type, operator: str, name: str, b: object) -> None:
     """Raises unless `b`, if it is packed weights or holds them, has the type that the operator takes."""
-    message = None
+    text = None
     if isinstance(getattr(b, "matrix", None), PackedMatrix | PackedBlockMatrix):  # of `jquant.checkpoints`, for example
-        message = f"{name} is of type {type(b).__name__}, which holds packed weights: pass its attribute matrix"
+        text = f"is of type {type(b).__name__}, which holds packed weights: pass its attribute matrix"
     elif isinstance(b, PackedBlockMatrix) and packed_type is not PackedBlockMatrix:
-        message = f"{name} was packed with scales, as block_scaled_matmul takes it: pack_matrix(b), without them"
+        text = "was packed with scales, as block_scaled_matmul takes it: pack_matrix(b), without them"
     elif isinstance(b, PackedMatrix) and packed_type is not PackedMatrix:
-        message = f"{name} was packed without scales: pack_matrix(b, scale=...)"
-    if message is not None:
-        raise DescriptorTypeError(f"{operator}: {message}")
+        text = "was packed without scales: pack_matrix(b, scale=...)"
+    if text is not None:
+        raise DescriptorTypeError(message(operator, name, text))
 
 
 def _require_equal(operator: str, names: Names, zero_point: Operand, b: PackedMatrix) -> None:
     """Raises unless a zero point given beside packed weights is their own: it is not used in the product."""
-    message = f"{operator}: {names.zero_point} is given with packed weights, which hold their own"
+    text = "is given with packed weights, which hold their own"
     if isinstance(zero_point, jax.core.Tracer) or isinstance(b.zero_point, jax.core.Tracer):
-        raise DescriptorError(f"{message}; the two cannot be compared while tracing: pass None")
+        text = f"{text}; the two cannot be compared while tracing: pass None"
+        raise DescriptorError(message(operator, names.zero_point, text))
     value, own = jax.device_get((zero_point, 0 if b.zero_point is None else b.zero_point))
     fits = broadcasts(aligned(value.shape, b.ndim), aligned(b.shape[-1:], b.ndim))
     if not fits or np.any(value != own):
-        raise DescriptorError(f"{message}; the two differ: pass None, or pack the weights with it")
+        text = f"{text}; the two differ: pass None, or pack the weights with it"
+        raise DescriptorError(message(operator, names.zero_point, text))
 
 
 def quantized_weights(

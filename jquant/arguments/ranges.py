@@ -6,6 +6,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jquant.arguments.assertions import once_for_each_signature, require, require_dimensions
+from jquant.arguments.naming import message
 from jquant.arguments.operands import Operand, float_operand, is_known, is_one_element, operand
 from jquant.arguments.statics import dimension_from_0
 from jquant.errors import DescriptorTypeError
@@ -31,19 +32,19 @@ def range_operands(operator: str, input: Operand, axis: int | None, **bounds: Ar
 @once_for_each_signature
 def require_order(operator: str, low_name: str, low: Operand, high_name: str, high: Operand) -> None:
     """Asserts that no bound is above the other, for numbers that are known while tracing."""
-    require(not np.any(high < low), f"{operator}: {high_name}, {high}, is less than {low_name}, {low}")
+    require(not np.any(high < low), message(operator, high_name, f"is {high}, which is less than {low_name}, {low}"))
 
 
 @once_for_each_signature
 def _require_bounds(operator: str, name: str, bound: tuple[int, ...], input: tuple[int, ...], axis: int | None) -> None:
     """Asserts that there is one bound, or with an axis one for each slice."""
     if axis is None:
-        message = f"{operator}: {name} has shape {bound}; without axis it must have 1 element"
-        require(is_one_element(bound), message)
+        text = f"has shape {bound}; without axis it must have 1 element"
+        require(is_one_element(bound), message(operator, name, text))
     else:
         sizes = (input[axis],)
-        message = f"{operator}: {name} has shape {bound}; with axis={axis} it must be {sizes}: input has shape {input}"
-        require(bound == sizes, message)
+        text = f"has shape {bound}; with axis={axis} it must be {sizes}: input has shape {input}"
+        require(bound == sizes, message(operator, name, text))
 
 
 def require_one_range(operator: str, input: Operand, axis: int | None) -> None:
@@ -54,17 +55,18 @@ def require_one_range(operator: str, input: Operand, axis: int | None) -> None:
 
 @once_for_each_signature
 def _require_size_of_1(operator: str, input: tuple[int, ...], axis: int) -> None:
-    message = f"{operator}: MIN_FIRST has a single range: axis={axis} must be None or a dimension of size 1"
-    require(input[axis] == 1, message)
+    text = f"is {axis}; MIN_FIRST has a single range: it must be None or a dimension of size 1"
+    require(input[axis] == 1, message(operator, "axis", text))
 
 
 @once_for_each_signature
 def require_quantized(operator: str, name: str, dtype: np.dtype, *allowed: str) -> None:
-    """Asserts that a dtype stores one of TensorFlow's quantized types."""
+    """Asserts that a tensor, or the argument `dtype`, has a dtype that stores one of TensorFlow's quantized types."""
     types = _stored_types(allowed)
     listed = ", ".join(f"{type} ({data_type_name(types[type])})" for type in types)
-    message = f"{operator}: {name} is {data_type_name(dtype)}; the operator allows {listed}"
-    require(dtype in types.values(), message, DescriptorTypeError)
+    verb = "is" if name == "dtype" else "has data type"
+    text = f"{verb} {data_type_name(dtype)}; the operator allows {listed}"
+    require(dtype in types.values(), message(operator, name, text), DescriptorTypeError)
 
 
 @functools.cache
@@ -77,7 +79,7 @@ def accumulators(
 ) -> tuple[Operand, ...]:
     """The 32-bit integers and their range, or the ranges of their channels, as arrays."""
     input = operand(operator, "input", input)
-    require_quantized(operator, "the data type of input", input.dtype, "qint32")
+    require_quantized(operator, "input", input.dtype, "qint32")
     if per_channel:
         require_dimensions(operator, "input", input.shape, "channels as its last dimension")
     axis = input.ndim - 1 if per_channel else None
@@ -87,4 +89,5 @@ def accumulators(
 @once_for_each_signature
 def require_round_mode(operator: str, round_mode: RoundMode, allowed: tuple[RoundMode, ...]) -> None:
     """Asserts that the operator's specification has this rounding mode."""
-    require(round_mode in allowed, f"{operator}: round_mode is {round_mode}; the operator allows {', '.join(allowed)}")
+    text = f"is {round_mode}; the operator allows {', '.join(allowed)}"
+    require(round_mode in allowed, message(operator, "round_mode", text))

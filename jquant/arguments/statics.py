@@ -9,6 +9,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from jquant.arguments.assertions import once_for_each_signature, require, require_named_type
+from jquant.arguments.naming import message
 from jquant.arguments.operands import FLOATS
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
 from jquant.modes import data_type
@@ -22,9 +23,10 @@ def integer(operator: str, name: str, value: int, allowed: Container[int], what:
 
 @once_for_each_signature
 def _require_integer(operator: str, name: str, value: int, allowed: Container[int], what: str) -> None:
-    require(_is_integer(value), f"{operator}: {name} is {_typed(value)}; it must be {what}", DescriptorTypeError)
+    is_integer = _is_integer(value)
+    require(is_integer, message(operator, name, f"is {_typed(value)}; it must be {what}"), DescriptorTypeError)
     # As a Python int: a range would search for a NumPy integer element by element.
-    require(int(value) in allowed, f"{operator}: {name} is {shown(value)}; it must be {what}")
+    require(int(value) in allowed, message(operator, name, f"is {shown(value)}; it must be {what}"))
 
 
 def number(operator: str, name: str, value: float, low: float, high: float) -> float:
@@ -37,8 +39,9 @@ def number(operator: str, name: str, value: float, low: float, high: float) -> f
 def _require_number(operator: str, name: str, value: float, low: float, high: float) -> None:
     is_number = _is_integer(value) or isinstance(value, float | np.floating)
     wanted = f"it must be a number from {low} to {high}"
-    require(is_number, f"{operator}: {name} is {_typed(value)}; {wanted}", DescriptorTypeError)
-    require(low <= value <= high, f"{operator}: {name} is {shown(value)}; it must be from {low} to {high}")
+    require(is_number, message(operator, name, f"is {_typed(value)}; {wanted}"), DescriptorTypeError)
+    text = f"is {shown(value)}; it must be from {low} to {high}"
+    require(low <= value <= high, message(operator, name, text))
 
 
 def boolean(operator: str, name: str, value: bool) -> bool:
@@ -49,8 +52,8 @@ def boolean(operator: str, name: str, value: bool) -> bool:
 
 @once_for_each_signature
 def _require_boolean(operator: str, name: str, value: bool) -> None:
-    message = f"{operator}: {name} is {_typed(value)}; it must be True or False"
-    require(isinstance(value, bool | np.bool), message, DescriptorTypeError)
+    text = f"is {_typed(value)}; it must be True or False"
+    require(isinstance(value, bool | np.bool), message(operator, name, text), DescriptorTypeError)
 
 
 def positive_integers(operator: str, name: str, values: Sequence[int], count: int) -> tuple[int, ...]:
@@ -65,22 +68,23 @@ def _require_positive_integers(operator: str, name: str, values: Sequence[int], 
     """The `types` of the values tell (1.0, 1) from (1, 1), which are equal."""
     del types
     wanted = f"must be {count} positive Python ints, one for each spatial dimension, not"
-    require(are_integers(values), f"{operator}: {name} {wanted} {_typed(values)}", DescriptorTypeError)
+    require(are_integers(values), message(operator, name, f"{wanted} {_typed(values)}"), DescriptorTypeError)
     is_right = len(values) == count and min(values, default=1) >= 1
-    require(is_right, f"{operator}: {name} {wanted} {shown(values)}")
+    require(is_right, message(operator, name, f"{wanted} {shown(values)}"))
     require_words(operator, name, values)
 
 
 def require_words(operator: str, name: str, values: Sequence[int]) -> None:
     """Asserts that integers without another limit fit the integers that compilers count in."""
     fits = max(values, default=0) < 2**31
-    require(fits, f"{operator}: {name} is {shown(values)}; it must be less than 2**31")
+    require(fits, message(operator, name, f"is {shown(values)}; it must be less than 2**31"))
 
 
-def require_countable(operator: str, what: str, num_bytes: int) -> None:
+def require_countable(operator: str, name: str, what: str, num_bytes: int) -> None:
     """Refuses an array whose bytes XLA cannot count: some versions end the process, so assertions do not matter."""
     if num_bytes >= 2**63:
-        raise DescriptorError(f"{operator}: {what} takes an array of {num_bytes} bytes; it must be less than 2**63")
+        text = f"{what} takes an array of {num_bytes} bytes; it must be less than 2**63"
+        raise DescriptorError(message(operator, name, text))
 
 
 def _hashable(values: Sequence[int]) -> Sequence[int]:
@@ -125,7 +129,7 @@ def dimensions(operator: str, axis: int | Sequence[int], rank: int) -> tuple[int
 
 @once_for_each_signature
 def _require_distinct(operator: str, axes: tuple[int, ...], axis: str) -> None:
-    require(len(set(axes)) == len(axes), f"{operator}: axis is {axis}, which names a dimension twice")
+    require(len(set(axes)) == len(axes), message(operator, "axis", f"is {axis}, which names a dimension twice"))
 
 
 def dimension_from_0(operator: str, axis: int, rank: int) -> int:
@@ -145,7 +149,8 @@ def _require_dimension_from_0(operator: str, axis: int, rank: int) -> None:
 
 
 def _require_dimensions(operator: str, name: str, axis: object, rank: int) -> None:
-    require(rank > 0, f"{operator}: {name} is {shown(axis)}, but the input is a scalar, which has no dimensions")
+    text = f"is {shown(axis)}, but the input is a scalar, which has no dimensions"
+    require(rank > 0, message(operator, name, text))
 
 
 def _is_integer(value: object) -> bool:

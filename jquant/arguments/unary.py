@@ -4,10 +4,11 @@ from jax.typing import ArrayLike
 
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.naming import Operator
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 
-def descriptor(operator: str) -> Descriptor:
+def descriptor(operator: Operator) -> Descriptor:
     """The table of such an operator. The specifications differ in which zero points are optional; here all are."""
     return Descriptor(
         operator,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from jax import lax
 
 from jquant.arguments.assertions import once_for_each_signature, require
+from jquant.arguments.naming import argument, message
 from jquant.arguments.statics import are_integers, is_sequence, positive_integers, require_countable, require_words
 from jquant.errors import shown
 from jquant.formulas.windows import Windows
@@ -51,17 +52,18 @@ def windows(
 @once_for_each_signature
 def _require_sizes(operator: str, sizes: tuple[int, ...], source: str) -> None:
     is_positive = all(size > 0 for size in sizes)
-    require(is_positive, f"{operator}: the window shape, from {source}, is {sizes}; its sizes must be positive")
+    text = f"gives windows of shape {sizes}; its sizes must be positive"
+    require(is_positive, message(operator, source, text))
 
 
 @once_for_each_signature
 def _require_fit(operator: str, windows: Windows, spatial: tuple[int, ...], source: str) -> None:
     """Asserts that a window fits into the tensor; a symbolic size of `jax.export` is taken to be large enough."""
-    require(
-        all(count > 0 for count in windows.counts(spatial) if isinstance(count, int)),
-        f"{operator}: a window of shape {windows.sizes} with dilations {windows.dilations} does not fit into {spatial} "
-        f"elements with padding {windows.padding}; these follow from {source}, dilations, InputTensor and padding",
-    )
+    fits = all(count > 0 for count in windows.counts(spatial) if isinstance(count, int))
+    window = f"a window of shape {windows.sizes} with dilations {windows.dilations}"
+    text = f"of {spatial} elements with padding {windows.padding} is too small for {window}"
+    reason = f"these follow from input, padding, {argument(operator, source)} and dilations"
+    require(fits, message(operator, "InputTensor", f"{text}; {reason}"))
 
 
 @once_for_each_signature
@@ -69,8 +71,8 @@ def _require_possible(operator: str, windows: Windows, spatial: tuple[int, ...],
     """Asserts that the padded tensor, and the elements of all windows, may be arrays of 32-bit numbers."""
     padded = (size + low + high for size, (low, high) in zip(spatial, windows.padding, strict=True))
     most = max(_known_product(padded), _known_product(windows.counts(spatial)) * math.prod(windows.sizes))
-    what = f"InputTensor of {spatial} elements with padding {windows.padding}, in windows of shape {windows.sizes},"
-    require_countable(operator, what, 4 * most * _known_product(others))
+    what = f"of {spatial} elements with padding {windows.padding}, in windows of shape {windows.sizes},"
+    require_countable(operator, "InputTensor", what, 4 * most * _known_product(others))
 
 
 def _known_product(sizes: Iterable[int]) -> int:
@@ -99,15 +101,14 @@ def _padding(
 
 @once_for_each_signature
 def _require_name(operator: str, padding: str) -> None:
-    require(padding in _NAMES, f"{operator}: padding is {shown(padding)}; the names are {', '.join(_NAMES)}")
+    require(padding in _NAMES, message(operator, "padding", f"is {shown(padding)}; the names are {', '.join(_NAMES)}"))
 
 
 @once_for_each_signature
 def _require_pairs(operator: str, pairs: tuple[tuple[int, ...], ...], rank: int, padding: str) -> None:
-    require(
-        len(pairs) == rank and all(len(pair) == 2 and min(pair) >= 0 for pair in pairs),
-        f"{operator}: padding is {padding}; it must be one of {', '.join(_NAMES)}, {rank} pairs of nonnegative integers, or "
-        f"{2 * rank} nonnegative integers as in ONNX: first those before each spatial dimension, then those after",
-    )
+    fits = len(pairs) == rank and all(len(pair) == 2 and min(pair) >= 0 for pair in pairs)
+    as_onnx = f"{2 * rank} nonnegative integers as in ONNX: first those before each spatial dimension, then those after"
+    wanted = f"one of {', '.join(_NAMES)}, {rank} pairs of nonnegative integers, or {as_onnx}"
+    require(fits, message(operator, "padding", f"is {padding}; it must be {wanted}"))
     for pair in pairs:
         require_words(operator, "padding", pair)

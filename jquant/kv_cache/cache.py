@@ -135,7 +135,7 @@ def init(layers: int, batch: int, heads: int, length: int, width: int, dtype: DT
     require_named_type("init", "dtype", named, _DATA_TYPES)
     shape = *rows, stored_width(named, width)
     of_a_row = max(shape[-1] * stored_data_type(named).itemsize, 4)  # its scale has 4 bytes
-    require_countable("init", f"a cache of shape {(*rows, width)}", math.prod(rows) * of_a_row)
+    require_countable("init", "a cache", f"of shape {(*rows, width)}", math.prod(rows) * of_a_row)
 
     def elements() -> jax.Array:
         return jnp.zeros(shape, stored_data_type(named))

@@ -16,6 +16,7 @@ from jquant.arguments.blocks import (
 )
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.naming import Operator
 from jquant.arguments.operands import FLOAT32
 from jquant.arguments.products import BATCH, product_shape, require_packed_as
 from jquant.arguments.statics import float_data_type
@@ -31,7 +32,7 @@ from jquant.packed.block_matrix import Layout, PackedBlockMatrix
 from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized
 
-_OPERATOR = "block_scaled_matmul"
+_OPERATOR = Operator("block_scaled_matmul")
 _FLOATS, _WEIGHTS = "FLOAT32 FLOAT16 BFLOAT16", "INT4 UINT4 INT8 UINT8"
 _BATCH = " ".join(f"[{name}]" for name in BATCH)
 _DESCRIPTOR = Descriptor(

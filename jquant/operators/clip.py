@@ -6,6 +6,7 @@ from jax.typing import ArrayLike
 from jquant.arguments.call import Call
 from jquant.arguments.clip import optional_scale_bias
 from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.naming import Operator
 from jquant.arguments.operands import optional_scalar
 from jquant.formulas import clip as formulas
 from jquant.formulas.clip import ScaleBias
@@ -13,7 +14,7 @@ from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
 from jquant.placement import explain_array_errors
 
-_OPERATOR = "DML_ELEMENT_WISE_CLIP"
+_OPERATOR = Operator("clip", "DML_ELEMENT_WISE_CLIP")
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
     {

@@ -6,13 +6,14 @@ from jax.typing import ArrayLike
 from jquant.arguments.call import Call
 from jquant.arguments.clip import optional_scale_bias, typed_bound
 from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.naming import Operator
 from jquant.formulas import clip as formulas
 from jquant.formulas.clip import ScaleBias
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
 from jquant.placement import explain_array_errors
 
-_OPERATOR = "DML_ELEMENT_WISE_CLIP1"
+_OPERATOR = Operator("clip1", "DML_ELEMENT_WISE_CLIP1")
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
     {

@@ -5,13 +5,14 @@ from jax.typing import ArrayLike
 
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.naming import Operator
 from jquant.arguments.operands import float_scalar
 from jquant.formulas import clip as formulas
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
 from jquant.placement import explain_array_errors
 
-_OPERATOR = "DML_ELEMENT_WISE_CLIP_GRAD"
+_OPERATOR = Operator("clip_gradient", "DML_ELEMENT_WISE_CLIP_GRAD", output="OutputGradientTensor")
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
     {

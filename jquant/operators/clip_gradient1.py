@@ -6,12 +6,13 @@ from jax.typing import ArrayLike
 from jquant.arguments.call import Call
 from jquant.arguments.clip import typed_bound
 from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.naming import Operator
 from jquant.formulas import clip as formulas
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
 from jquant.placement import explain_array_errors
 
-_OPERATOR = "DML_ELEMENT_WISE_CLIP_GRAD1"
+_OPERATOR = Operator("clip_gradient1", "DML_ELEMENT_WISE_CLIP_GRAD1", output="OutputGradientTensor")
 _DATA_TYPES = "FLOAT32 FLOAT16 INT64 INT32 INT16 INT8 UINT64 UINT32 UINT16 UINT8"
 _DESCRIPTOR = Descriptor(
     _OPERATOR,

@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 from jquant.arguments.call import Call
 from jquant.arguments.convolutions import DimensionNumbers, geometry, signatures, with_depth
 from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.naming import Operator
 from jquant.arguments.windows import Padding
 from jquant.formulas.convolution_geometry import Geometry
 from jquant.kernels.convolution.dispatch import convolution
@@ -16,7 +17,7 @@ from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
 from jquant.placement import explain_array_errors
 
-_OPERATOR = "DML_CONVOLUTION_INTEGER"
+_OPERATOR = Operator("convolution_integer", "DML_CONVOLUTION_INTEGER")
 _LATEST = (
     Tensor("InputTensor", "Input", (3, 4), "INT8 UINT8", "BatchCount InputChannelCount [InputHeight] InputWidth"),
     Tensor("InputZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] [1] 1"),

@@ -9,6 +9,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jquant.arguments.call import Call
 from jquant.arguments.convolutions import DimensionNumbers, geometry, signatures, with_depth
 from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.naming import Operator
 from jquant.arguments.windows import Padding
 from jquant.arithmetic import exact
 from jquant.formulas.convolution_geometry import Geometry
@@ -19,7 +20,7 @@ from jquant.modes import FeatureLevel, data_type
 from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized
 
-_OPERATOR = "convolution_integer_to_float"
+_OPERATOR = Operator("convolution_integer_to_float")
 _LATEST = (  # in no specification: CONVOLUTION_INTEGER's, with the floats of MATRIX_MULTIPLY_INTEGER_TO_FLOAT
     Tensor("InputTensor", "Input", (3, 4), "INT8 UINT8", "BatchCount InputChannelCount [InputHeight] InputWidth"),
     Tensor("InputScaleTensor", "Input", (1, 4), "FLOAT32 FLOAT16", "[1] [1] [1] 1"),

@@ -6,6 +6,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant.arguments.assertions import once_for_each_signature, require, require_named_type
+from jquant.arguments.naming import Operator, message
 from jquant.arguments.operands import operand
 from jquant.arguments.ranges import range_operands, require_one_range, require_quantized
 from jquant.arguments.statics import boolean
@@ -16,7 +17,7 @@ from jquant.lowering.formula import formula
 from jquant.modes import QuantizeMode, data_type, quantize_mode
 from jquant.placement import explain_array_errors
 
-_OPERATOR = "Dequantize"
+_OPERATOR = Operator("dequantize", "Dequantize")
 _DATA_TYPES = "qint8", "quint8", "qint32", "qint16", "quint16"  # the attribute T
 
 
@@ -113,7 +114,7 @@ def dequantize(
     mode, dtype = quantize_mode(mode), data_type("dtype", dtype)
     narrow_range = boolean(_OPERATOR, "narrow_range", narrow_range)
     input = operand(_OPERATOR, "input", input)
-    require_quantized(_OPERATOR, "the data type of input", input.dtype, *_DATA_TYPES)
+    require_quantized(_OPERATOR, "input", input.dtype, *_DATA_TYPES)
     low, high = range_operands(_OPERATOR, input, axis, min_range=min_range, max_range=max_range)
     require_named_type(_OPERATOR, "dtype", dtype, ("FLOAT32", "BFLOAT16"))
     _require_mode_of_dtype(mode, dtype)
@@ -125,4 +126,4 @@ def dequantize(
 @once_for_each_signature
 def _require_mode_of_dtype(mode: QuantizeMode, dtype: np.dtype) -> None:
     is_allowed = mode == QuantizeMode.MIN_COMBINED or dtype != jnp.bfloat16
-    require(is_allowed, f"{_OPERATOR}: BFLOAT16 is for mode MIN_COMBINED only, not {mode}")
+    require(is_allowed, message(_OPERATOR, "dtype", f"is BFLOAT16, which is for mode MIN_COMBINED only, not {mode}"))

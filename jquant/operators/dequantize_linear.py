@@ -7,6 +7,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.granularity import align, granularity_of
+from jquant.arguments.naming import Operator
 from jquant.arguments.operands import FLOAT32
 from jquant.arithmetic import e8m0, exact
 from jquant.formulas import affine
@@ -16,7 +17,7 @@ from jquant.modes import NARROW_FLOATS, POWERS_OF_TWO, FeatureLevel, data_type
 from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized
 
-_OPERATOR = "DML_ELEMENT_WISE_DEQUANTIZE_LINEAR"
+_OPERATOR = Operator("dequantize_linear", "DML_ELEMENT_WISE_DEQUANTIZE_LINEAR")
 _INTEGERS = "INT32 INT16 INT8 INT4 INT2 UINT32 UINT16 UINT8 UINT4 UINT2"
 _OF_ONNX = f"{_INTEGERS} {' '.join(NARROW_FLOATS)}"
 _DESCRIPTOR = Descriptor(

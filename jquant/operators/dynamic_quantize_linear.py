@@ -10,6 +10,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Signature, Tensor
+from jquant.arguments.naming import Operator, message
 from jquant.arguments.operands import FLOAT32, boolean_operand
 from jquant.arguments.statics import boolean, dimensions
 from jquant.arithmetic import exact, rounding
@@ -24,7 +25,7 @@ from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import ScaleZeroPoint
 from jquant.results import DynamicQuantizeOutput
 
-_OPERATOR = "DML_DYNAMIC_QUANTIZE_LINEAR"
+_OPERATOR = Operator("dynamic_quantize_linear", "DML_DYNAMIC_QUANTIZE_LINEAR")
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
     {
@@ -172,14 +173,13 @@ def _require_defaults(level: FeatureLevel | None, axis: str, symmetric: bool) ->
     """Asserts that the arguments of jquant's own have their defaults at the levels of DirectML."""
     for name, value, default in (("axis", axis, "None"), ("symmetric", str(symmetric), "False")):
         is_allowed = level == FeatureLevel.EXTENDED or value == default
-        require(is_allowed, f"{_OPERATOR}: {name} is {value}; it must be {default} below FeatureLevel.EXTENDED")
+        text = f"is {value}; it must be {default} below FeatureLevel.EXTENDED"
+        require(is_allowed, message(_OPERATOR, name, text))
 
 
 @once_for_each_signature
 def _require_mask(where: tuple[int, ...], input: tuple[int, ...]) -> None:
     """Asserts that the mask broadcasts to the input, in the same rank."""
-    require(
-        len(where) == 0 or broadcasts(where, input),
-        f"{_OPERATOR}: where has shape {where}, InputTensor has {input}: the dimension counts must be the same, and each "
-        "size must be 1 or that of the input (where[..., None] adds a dimension)",
-    )
+    wanted = "the dimension counts must be the same, and each size must be 1 or that of the input"
+    text = f"has shape {where}, input has {input}: {wanted} (where[..., None] adds a dimension)"
+    require(len(where) == 0 or broadcasts(where, input), message(_OPERATOR, "where", text))

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
+from jquant.arguments.naming import Operator
 from jquant.arguments.operands import float_operand
 from jquant.arguments.ranges import range_operands
 from jquant.arguments.statics import boolean, integer
@@ -18,7 +19,7 @@ from jquant.lowering import materialize
 from jquant.lowering.formula import formula
 from jquant.placement import explain_array_errors
 
-_OPERATOR = "FakeQuantWithMinMaxVars"
+_OPERATOR = Operator("fake_quantize", "FakeQuantWithMinMaxVars")
 
 
 class _Range(NamedTuple):

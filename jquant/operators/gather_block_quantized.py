@@ -9,6 +9,7 @@ from jquant.arguments.assertions import once_for_each_signature, require, requir
 from jquant.arguments.call import Call
 from jquant.arguments.constraints import check_rank
 from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.naming import Operator, message
 from jquant.arguments.statics import dimension, integer
 from jquant.arithmetic import exact, subbyte
 from jquant.formulas import affine, lookup
@@ -17,7 +18,7 @@ from jquant.lowering.formula import formula
 from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized
 
-_OPERATOR = "GatherBlockQuantized"
+_OPERATOR = Operator("gather_block_quantized", "GatherBlockQuantized")
 _BLOCK_SIZES = tuple(2**exponent for exponent in range(4, 31))
 
 
@@ -149,9 +150,9 @@ def gather_block_quantized(
 
 @once_for_each_signature
 def _require_axes_of_bytes(gather_axis: int, quantize_axis: int, in_byte: int) -> None:
-    require(gather_axis == 0, f"{_OPERATOR}: gather_axis is {gather_axis}; for uint8 data it must be 0")
-    message = f"quantize_axis and gather_axis are both {quantize_axis}; where bytes hold several integers, they must differ"
-    require(in_byte == 1 or gather_axis != quantize_axis, f"{_OPERATOR}: {message}")
+    require(gather_axis == 0, message(_OPERATOR, "gather_axis", f"is {gather_axis}; for uint8 data it must be 0"))
+    text = f"and gather_axis are both {quantize_axis}; where bytes hold several integers, they must differ"
+    require(in_byte == 1 or gather_axis != quantize_axis, message(_OPERATOR, "quantize_axis", text))
 
 
 @once_for_each_signature

@@ -6,6 +6,7 @@ from jax.typing import ArrayLike
 
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.naming import Operator
 from jquant.arguments.products import BATCH, product_shape, weights, with_more_dimensions
 from jquant.kernels.matmul import matmul
 from jquant.lowering.formula import formula
@@ -13,7 +14,7 @@ from jquant.modes import FeatureLevel, Implementation, optional_implementation
 from jquant.packed.matrix import PackedMatrix
 from jquant.placement import explain_array_errors
 
-_OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER"
+_OPERATOR = Operator("matmul_integer", "DML_MATRIX_MULTIPLY_INTEGER")
 _LATEST = (
     Tensor("ATensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] M K"),
     Tensor("AZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] AZeroPointCount [1]"),

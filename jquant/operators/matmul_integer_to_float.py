@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from jquant.arguments.assertions import require
+from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.naming import Operator, message
 from jquant.arguments.products import BATCH, product_shape, quantized_weights, with_more_dimensions
 from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import to_rank
@@ -22,7 +23,7 @@ from jquant.packed.matrix import PackedMatrix
 from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized
 
-_OPERATOR = "DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT"
+_OPERATOR = Operator("matmul_integer_to_float", "DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT")
 _LATEST = (  # the specification has INT32, INT16, UINT32 and UINT16 besides INT8 and UINT8
     Tensor("ATensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] M K"),
     Tensor("AScaleTensor", "Input", (1, 4), "FLOAT32 FLOAT16", "[1] [1] AScaleCount [1]"),
@@ -147,8 +148,15 @@ def matmul_integer_to_float(
     bias = call.optional_tensor("BiasTensor", bias, float_dtype)
     dtype = one.values.dtype
     is_float = jnp.issubdtype(dtype, jnp.floating) and call.descriptor.allows_data_type(call.level, "ATensor", dtype)
-    require(not is_float or a_zero_point is None, f"{_OPERATOR}: AZeroPointTensor is given, but ATensor holds floats")
+    _require_no_zero_point(is_float, a_zero_point is None)
     output_dtype = one.scale.dtype if output_dtype is None else data_type("output_dtype", output_dtype)
     call.check(product_shape(one.values, other.values), output_dtype)
     call.require_output_data_type(output_dtype, "AScaleTensor", one.scale.dtype)
     return _matmul_integer_to_float(one, other, bias, output_dtype, optional_implementation(implementation))
+
+
+@once_for_each_signature
+def _require_no_zero_point(is_float: bool, is_none: bool) -> None:
+    """Asserts that floats have no zero point."""
+    text = "is given, but a holds floats"
+    require(not is_float or is_none, message(_OPERATOR, "AZeroPointTensor", text, "ATensor"))

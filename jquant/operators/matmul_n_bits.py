@@ -13,6 +13,7 @@ from jquant.arguments.assertions import once_for_each_signature, require, requir
 from jquant.arguments.blocks import require_none
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.naming import Operator, message
 from jquant.arguments.operands import Operand, operand
 from jquant.arguments.products import product_shape
 from jquant.arguments.statics import float_data_type, integer
@@ -26,7 +27,7 @@ from jquant.modes import data_type_name
 from jquant.packed.block_matrix import PackedBlockMatrix
 from jquant.placement import explain_array_errors
 
-_OPERATOR = "MatMulNBits"
+_OPERATOR = Operator("matmul_n_bits", "MatMulNBits", output="Y")
 _FLOATS = "FLOAT32 FLOAT16 BFLOAT16"
 _BATCH = "[Batch1] [Batch2] [Batch3] [Batch4] [Batch5] [Batch6]"
 _REST = (
@@ -206,7 +207,7 @@ def matmul_n_bits(
 def _beside_packed(
     a: ArrayLike, b: PackedBlockMatrix, beside: Mapping[str, object], bias: ArrayLike | None, bits: int | None
 ) -> tuple[jax.Array, jax.Array | None]:
-    b.validate(f"{_OPERATOR}: B")
+    b.validate(f"{_OPERATOR}: b")
     require_none(_OPERATOR, beside)
     _require_bits_of_packed(bits, jnp.iinfo(b.dtype).bits)
     call = Call(_PACKED_DESCRIPTOR)
@@ -254,33 +255,33 @@ def _by_column(name: str, x: ArrayLike, columns: int) -> Operand:
 
 @once_for_each_signature
 def _require_columns(name: str, shape: tuple[int, ...], columns: int) -> None:
-    message = f"{_OPERATOR}: {name} has shape {shape}; its size must be a multiple of N, which is {columns} in B"
-    require(math.prod(shape) % columns == 0, message)
+    text = f"has shape {shape}; its size must be a multiple of N, which is {columns} in b"
+    require(math.prod(shape) % columns == 0, message(_OPERATOR, name, text))
 
 
 @once_for_each_signature
 def _require_bits_of_packed(bits: int | None, packed_bits: int) -> None:
-    require(bits in (None, packed_bits), f"{_OPERATOR}: bits is {bits}; the packed weights have {packed_bits}")
+    text = f"is {bits}; the packed weights have {packed_bits}"
+    require(bits in (None, packed_bits), message(_OPERATOR, "bits", text))
 
 
 @once_for_each_signature
 def _require_blocks(b: tuple[int, ...], bits: int, block_size: int, k: int) -> None:
     """Asserts that the blocks of B are of an allowed size, and that they cover K."""
-    subject = f"{_OPERATOR}: B has shape {b}, which with bits={bits} means blocks of {block_size}"
+    subject = f"has shape {b}, which with bits={bits} means blocks of {block_size}"
     is_power = block_size >= 16 and block_size & (block_size - 1) == 0
-    require(is_power, f"{subject}; the block size must be a power of two, 16 or more")
+    require(is_power, message(_OPERATOR, "B", f"{subject}; the block size must be a power of two, 16 or more"))
     wanted = -(-k // block_size)
-    require(b[1] == wanted, f"{subject}; K, which is {k} in A, makes {wanted} of them")
+    require(b[1] == wanted, message(_OPERATOR, "B", f"{subject}; K, which is {k} in a, makes {wanted} of them"))
 
 
 @once_for_each_signature
 def _require_zero_points(shape: tuple[int, ...], dtype: np.dtype, a_dtype: np.dtype, blocks: int, bits: int) -> None:
     """Asserts that each block has a zero point: of the type of A, or packed into bytes."""
     is_packed = dtype == jnp.uint8
-    subject = f"{_OPERATOR}: zero_points has data type {data_type_name(dtype)}"
-    message = f"{subject}; it must be UINT8 or match that of A, {data_type_name(a_dtype)}"
-    require(is_packed or dtype == a_dtype, message, DescriptorTypeError)
+    text = f"has data type {data_type_name(dtype)}; it must be UINT8 or match that of a, {data_type_name(a_dtype)}"
+    require(is_packed or dtype == a_dtype, message(_OPERATOR, "zero_points", text), DescriptorTypeError)
     count = -(-blocks * bits // 8) if is_packed else blocks
     what = f"bytes for {blocks} blocks of {bits} bits" if is_packed else f"for {blocks} blocks"
-    message = f"{_OPERATOR}: zero_points has shape {shape}; it must have {count} per column, {what}"
-    require(shape[1] == count, message)
+    text = f"has shape {shape}; it must have {count} per column, {what}"
+    require(shape[1] == count, message(_OPERATOR, "zero_points", text))

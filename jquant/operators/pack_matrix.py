@@ -10,6 +10,7 @@ from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arguments.blocks import block_size_of, zero_point_of_blocks
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.naming import Operator
 from jquant.arguments.operands import FLOAT32
 from jquant.arguments.products import with_more_dimensions
 from jquant.arguments.statics import boolean, integer
@@ -20,44 +21,44 @@ from jquant.packed.block_matrix import PackedBlockMatrix
 from jquant.packed.matrix import PackedMatrix
 from jquant.placement import explain_array_errors
 
-_OPERATOR = "pack_matrix"
+_OPERATOR = Operator("pack_matrix")
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
     with_more_dimensions(
         (
-            Tensor("BTensor", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
-            Tensor("BZeroPointTensor", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] [1] BZeroPointCount"),
-            Tensor("OutputTensor", "Output", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
+            Tensor("b", "Input", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
+            Tensor("zero_point", "Optional input", (1, 4), "INT8 UINT8", "[1] [1] [1] BZeroPointCount"),
+            Tensor("output", "Output", (2, 4), "INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
         )
     ),
-    same_data_type=(("BTensor", "BZeroPointTensor"),),
+    same_data_type=(("b", "zero_point"),),
     counts={"BZeroPointCount": "N"},
 )
 _BLOCKS_DESCRIPTOR = Descriptor(
     _OPERATOR,
     with_more_dimensions(
         (
-            Tensor("BTensor", "Input", (2, 4), "INT4 UINT4 INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
-            Tensor("BScaleTensor", "Input", (2, 4), "FLOAT32 FLOAT16 BFLOAT16", "[BatchCount] [ChannelCount] BlockCount N"),
+            Tensor("b", "Input", (2, 4), "INT4 UINT4 INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
+            Tensor("scale", "Input", (2, 4), "FLOAT32 FLOAT16 BFLOAT16", "[BatchCount] [ChannelCount] BlockCount N"),
             Tensor(
-                "BZeroPointTensor",
+                "zero_point",
                 "Optional input",
                 (2, 4),
                 "INT4 UINT4 INT8 UINT8",
                 "[BatchCount] [ChannelCount] BlockCount N",
             ),
             Tensor(
-                "BMinimumTensor",
+                "minimum",
                 "Optional input",
                 (2, 4),
                 "FLOAT32 FLOAT16 BFLOAT16",
                 "[BatchCount] [ChannelCount] BlockCount N",
             ),
-            Tensor("OutputTensor", "Output", (2, 4), "INT4 UINT4 INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
+            Tensor("output", "Output", (2, 4), "INT4 UINT4 INT8 UINT8", "[BatchCount] [ChannelCount] K N"),
         )
     ),
-    same_data_type=(("BTensor", "BZeroPointTensor"),),
-    same_rank=(("BTensor", "BScaleTensor", "BZeroPointTensor", "BMinimumTensor"),),
+    same_data_type=(("b", "zero_point"),),
+    same_rank=(("b", "scale", "zero_point", "minimum"),),
 )
 
 
@@ -173,13 +174,13 @@ def pack_matrix(
     _require_no_order(k_major)
     _require_no_minimum(minimum is not None)
     call = Call(_DESCRIPTOR)
-    b = call.tensor("BTensor", b)
-    zero_point = call.zero_point("B", zero_point, b.dtype)
+    b = call.tensor("b", b)
+    zero_point = call.zero_point("b", zero_point, b.dtype)
     call.check(b.shape, b.dtype)
     k = b.shape[-2]
     if block_size is None:
         block_size = packed.block_size_for(k)
-    what = f"a positive divisor of K, which is {k} in BTensor"
+    what = f"a positive divisor of K, which is {k} in b"
     block_size = integer(_OPERATOR, "block_size", block_size, range(1, sys.maxsize), what)
     _require_divisor(k, block_size, what)
     return _pack_matrix(b, zero_point, block_size)
@@ -216,10 +217,9 @@ def _with_scales(
 ) -> PackedBlockMatrix:
     _require_at_most_one(zero_point is not None, minimum is not None)
     call = Call(_BLOCKS_DESCRIPTOR)
-    b, scale = call.tensor("BTensor", b), call.tensor("BScaleTensor", scale, FLOAT32)
-    zero_point, covered = zero_point_of_blocks(call, "B", zero_point, b.dtype, scale)
-    minimum = call.optional_tensor("BMinimumTensor", minimum, FLOAT32)
+    b, scale = call.tensor("b", b), call.tensor("scale", scale, FLOAT32)
+    zero_point, covered = zero_point_of_blocks(call, "b", zero_point, b.dtype, scale)
+    minimum = call.optional_tensor("minimum", minimum, FLOAT32)
     call.check(b.shape, b.dtype, **covered)
-    names = call.descriptor.names("B")
-    block_size = block_size_of(_OPERATOR, block_size, b, scale, (names.tensor, names.scale))
+    block_size = block_size_of(_OPERATOR, block_size, b, scale, ("b", "scale"))
     return _pack_blocks(b, scale, zero_point, minimum, block_size, k_major)

@@ -7,6 +7,7 @@ from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant.arguments.assertions import once_for_each_signature, require
+from jquant.arguments.naming import Operator, message
 from jquant.arguments.operands import float_operand, optional_scalar
 from jquant.arguments.ranges import range_operands, require_one_range, require_quantized, require_round_mode
 from jquant.arguments.statics import boolean
@@ -18,7 +19,7 @@ from jquant.modes import QuantizeMode, RoundMode, data_type, quantize_mode, roun
 from jquant.placement import explain_array_errors
 from jquant.results import QuantizeOutput
 
-_OPERATOR = "QuantizeV2"
+_OPERATOR = Operator("quantize", "QuantizeV2")
 _DATA_TYPES = "qint8", "quint8", "qint32", "qint16", "quint16"  # the attribute T
 _LEGACY_MINIMUM_RANGE = 0.01
 _ROUND_MODES = RoundMode.HALF_AWAY_FROM_ZERO, RoundMode.HALF_TO_EVEN
@@ -161,4 +162,5 @@ def quantize(
 @once_for_each_signature
 def _require_mode_of_rounding(mode: QuantizeMode, round_mode: RoundMode) -> None:
     is_allowed = mode == QuantizeMode.SCALED or round_mode != RoundMode.HALF_TO_EVEN
-    require(is_allowed, f"{_OPERATOR}: round_mode HALF_TO_EVEN is for mode SCALED only, not {mode}")
+    text = f"is HALF_TO_EVEN, which is for mode SCALED only, not {mode}"
+    require(is_allowed, message(_OPERATOR, "round_mode", text))

@@ -7,6 +7,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jquant.arguments.assertions import once_for_each_signature, require
+from jquant.arguments.naming import Operator, message
 from jquant.arguments.operands import float_operand
 from jquant.arguments.ranges import range_operands, require_round_mode
 from jquant.arguments.statics import boolean, integer
@@ -19,7 +20,7 @@ from jquant.lowering.formula import formula
 from jquant.modes import RoundMode, rounding_mode
 from jquant.placement import explain_array_errors
 
-_OPERATOR = "QuantizeAndDequantizeV4"
+_OPERATOR = Operator("quantize_and_dequantize", "QuantizeAndDequantizeV4")
 _ROUND_MODES = RoundMode.HALF_TO_EVEN, RoundMode.HALF_UP
 _LARGEST_NUM_BITS = {True: 61, False: 62}  # by signed_input
 
@@ -158,5 +159,5 @@ def quantize_and_dequantize(
 
 @once_for_each_signature
 def _require_both_or_neither(count: int) -> None:
-    message = f"{_OPERATOR}: only one of input_min and input_max is given; give both, or neither for the range of the input"
-    require(count != 1, message)
+    text = "and input_max must both be given, or neither, for the range of the input"
+    require(count != 1, message(_OPERATOR, "input_min", text))

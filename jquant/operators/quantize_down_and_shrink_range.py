@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jquant.arguments.naming import Operator
 from jquant.arguments.ranges import accumulators
 from jquant.arithmetic import exact
 from jquant.formulas import requantization
@@ -12,7 +13,7 @@ from jquant.lowering.formula import formula
 from jquant.placement import explain_array_errors
 from jquant.results import QuantizeOutput
 
-_OPERATOR = "QuantizeDownAndShrinkRange"
+_OPERATOR = Operator("quantize_down_and_shrink_range", "QuantizeDownAndShrinkRange")
 
 
 @formula("quantize_down_and_shrink_range")

@@ -9,6 +9,7 @@ from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.granularity import align, granularity_of
+from jquant.arguments.naming import Operator, message
 from jquant.arguments.operands import FLOAT32
 from jquant.arguments.statics import boolean, float_data_type
 from jquant.arithmetic import exact
@@ -22,7 +23,7 @@ from jquant.modes import NARROW_FLOATS, POWERS_OF_TWO, FeatureLevel, data_type_n
 from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import ScaleZeroPoint
 
-_OPERATOR = "DML_ELEMENT_WISE_QUANTIZE_LINEAR"
+_OPERATOR = Operator("quantize_linear", "DML_ELEMENT_WISE_QUANTIZE_LINEAR")
 _OF_ONNX = f"INT16 INT8 INT4 INT2 UINT16 UINT8 UINT4 UINT2 {' '.join(NARROW_FLOATS)}"
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
@@ -198,12 +199,10 @@ def quantize_linear(
 
 @once_for_each_signature
 def _require_scale_type(input: np.dtype, scale: np.dtype, wanted: np.dtype, level: FeatureLevel | None) -> None:
-    require(
-        scale == wanted or level == FeatureLevel.EXTENDED,
-        f"{_OPERATOR}: ScaleTensor has data type {data_type_name(scale)}, InputTensor has {data_type_name(input)}; below "
-        "FeatureLevel.EXTENDED they must be the same, or FLOAT32 with INT32",
-        DescriptorTypeError,
-    )
+    wanted_types = "below FeatureLevel.EXTENDED they must be the same, or FLOAT32 with INT32"
+    text = f"has data type {data_type_name(scale)}, input has {data_type_name(input)}; {wanted_types}"
+    told = message(_OPERATOR, "ScaleTensor", text, "InputTensor")
+    require(scale == wanted or level == FeatureLevel.EXTENDED, told, DescriptorTypeError)
 
 
 @once_for_each_signature
@@ -211,13 +210,11 @@ def _require_limits(output: np.dtype, saturate: bool) -> None:
     """Asserts that there is something in the place of what does not saturate."""
     never = f"{data_type_name(output)} has neither infinities nor NaN, so it always saturates"
     is_allowed = saturate or has_infinities_or_nan(output)
-    require(is_allowed, f"{_OPERATOR}: saturate is False, but {never}", DescriptorTypeError)
+    require(is_allowed, message(_OPERATOR, "saturate", f"is False, but {never}"), DescriptorTypeError)
 
 
 @once_for_each_signature
 def _require_precision(precision: np.dtype, level: FeatureLevel | None) -> None:
-    require(
-        precision == FLOAT32 or level == FeatureLevel.EXTENDED,
-        f"{_OPERATOR}: precision is {data_type_name(precision)}; it must be FLOAT32 below FeatureLevel.EXTENDED",
-        DescriptorTypeError,
-    )
+    text = f"is {data_type_name(precision)}; it must be FLOAT32 below FeatureLevel.EXTENDED"
+    is_allowed = precision == FLOAT32 or level == FeatureLevel.EXTENDED
+    require(is_allowed, message(_OPERATOR, "precision", text), DescriptorTypeError)

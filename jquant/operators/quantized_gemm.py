@@ -9,6 +9,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.naming import Operator
 from jquant.arguments.products import product_shape, quantized_weights
 from jquant.arithmetic.broadcasting import to_rank
 from jquant.kernels.epilogue import AddBias, as_row, requantize
@@ -19,7 +20,7 @@ from jquant.packed.matrix import PackedMatrix
 from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
-_OPERATOR = "QGemm"
+_OPERATOR = Operator("quantized_gemm", "QGemm", output="Y")
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
     (

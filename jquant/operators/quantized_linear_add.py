@@ -6,6 +6,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.naming import Operator
 from jquant.arguments.operands import broadcast_shape
 from jquant.formulas import affine
 from jquant.lowering.formula import formula
@@ -13,7 +14,7 @@ from jquant.modes import FeatureLevel
 from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
-_OPERATOR = "DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD"
+_OPERATOR = Operator("quantized_linear_add", "DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD")
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
     {

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jquant.arguments.call import Call
 from jquant.arguments.constraints import check_rank
 from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.naming import Operator
 from jquant.arguments.statics import boolean, positive_integers
 from jquant.arguments.windows import Padding, windows
 from jquant.formulas import affine, pooling
@@ -20,7 +21,7 @@ from jquant.modes import FeatureLevel
 from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
-_OPERATOR = "DML_QUANTIZED_LINEAR_AVERAGE_POOLING"
+_OPERATOR = Operator("quantized_linear_average_pool", "DML_QUANTIZED_LINEAR_AVERAGE_POOLING")
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
     {

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jquant.arguments.assertions import once_for_each_signature, require
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.naming import Operator, message
 from jquant.arguments.statics import dimension
 from jquant.errors import DescriptorTypeError
 from jquant.formulas import affine
@@ -18,7 +19,7 @@ from jquant.lowering.formula import formula
 from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
-_OPERATOR = "QLinearConcat"
+_OPERATOR = Operator("quantized_linear_concat", "QLinearConcat", output="Y")
 
 
 @functools.cache
@@ -115,21 +116,21 @@ def quantized_linear_concat(
 
 @once_for_each_signature
 def _require_list(type_: type) -> None:
-    message = f"{_OPERATOR}: inputs must be a list of tuples (tensor, scale, zero point), not {type_.__name__}"
-    require(issubclass(type_, list | tuple), message, DescriptorTypeError)
+    text = f"must be a list of tuples (tensor, scale, zero point), not {type_.__name__}"
+    require(issubclass(type_, list | tuple), message(_OPERATOR, "inputs", text), DescriptorTypeError)
 
 
 @once_for_each_signature
 def _require_any(count: int) -> None:
-    require(count > 0, f"{_OPERATOR}: inputs is empty; it must have at least one tuple")
+    require(count > 0, message(_OPERATOR, "inputs", "is empty; it must have at least one tuple"))
 
 
 @once_for_each_signature
 def _require_same_beside(axis: int, index: int, shape: tuple[int, ...], first: tuple[int, ...]) -> None:
     """Asserts that a tensor has the shape of the first one, but for the dimension along which both are joined."""
-    message = f"{_OPERATOR}: inputs[{index}] has shape {shape}, inputs[0] has {first}"
+    text = f"has shape {shape}, inputs[0] has {first}: they must be the same except in dimension {axis}"
     fits = (*shape[:axis], *first[axis : axis + 1], *shape[axis + 1 :]) == first
-    require(fits, f"{message}: they must be the same except in dimension {axis}")
+    require(fits, message(_OPERATOR, f"inputs[{index}]", text))
 
 
 def _quantized(call: Call, index: int, parts: tuple[ArrayLike, ArrayLike, ArrayLike | None]) -> Quantized:
@@ -140,4 +141,4 @@ def _quantized(call: Call, index: int, parts: tuple[ArrayLike, ArrayLike, ArrayL
 
 @once_for_each_signature
 def _require_triple(index: int, is_triple: bool) -> None:
-    require(is_triple, f"{_OPERATOR}: inputs[{index}] must be a tuple (tensor, scale, zero point)")
+    require(is_triple, message(_OPERATOR, f"inputs[{index}]", "must be a tuple (tensor, scale, zero point)"))

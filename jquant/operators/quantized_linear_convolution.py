@@ -10,6 +10,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jquant.arguments.call import Call
 from jquant.arguments.convolutions import DimensionNumbers, geometry, signatures, with_depth
 from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.naming import Operator
 from jquant.arguments.windows import Padding
 from jquant.formulas.convolution_geometry import Geometry
 from jquant.kernels.convolution.dispatch import convolution
@@ -19,7 +20,7 @@ from jquant.modes import FeatureLevel
 from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
-_OPERATOR = "DML_QUANTIZED_LINEAR_CONVOLUTION"
+_OPERATOR = Operator("quantized_linear_convolution", "DML_QUANTIZED_LINEAR_CONVOLUTION")
 _LATEST = (
     Tensor("InputTensor", "Input", (3, 4), "INT8 UINT8", "BatchCount InputChannelCount [InputHeight] InputWidth"),
     Tensor("InputScaleTensor", "Input", (1, 4), "FLOAT32", "[1] [1] [1] 1"),

@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 
 from jquant.arguments import unary
 from jquant.arguments.assertions import once_for_each_signature, require
+from jquant.arguments.naming import Operator, message
 from jquant.arithmetic import signs
 from jquant.formulas import pooling
 from jquant.kernels import zero_point as zero_points
@@ -19,7 +20,7 @@ from jquant.lowering.partitioned import unless_partitioned
 from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
-_OPERATOR = "QLinearGlobalAveragePool"
+_OPERATOR = Operator("quantized_linear_global_average_pool", "QLinearGlobalAveragePool", output="Y")
 _DESCRIPTOR = unary.descriptor(_OPERATOR)
 
 # XLA:CPU reduces a longer dimension in windows, whose terms it first writes to memory in int32.
@@ -113,5 +114,5 @@ def quantized_linear_global_average_pool(
 
 @once_for_each_signature
 def _require_spatial_dimensions(shape: tuple[int, ...]) -> None:
-    message = f"{_OPERATOR}: X has shape {shape}; it must have spatial dimensions after the batch and the channels"
-    require(len(shape) > 2, message)
+    text = f"has shape {shape}; it must have spatial dimensions after the batch and the channels"
+    require(len(shape) > 2, message(_OPERATOR, "X", text))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jquant.arguments import unary
+from jquant.arguments.naming import Operator
 from jquant.arguments.operands import optional_scalar
 from jquant.arithmetic import exact
 from jquant.formulas import affine
@@ -12,7 +13,7 @@ from jquant.lowering.formula import formula
 from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
-_OPERATOR = "QLinearLeakyRelu"
+_OPERATOR = Operator("quantized_linear_leaky_relu", "QLinearLeakyRelu", output="Y")
 _ALPHA = 0.01
 _DESCRIPTOR = unary.descriptor(_OPERATOR)
 

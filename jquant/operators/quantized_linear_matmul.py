@@ -8,6 +8,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.naming import Operator
 from jquant.arguments.products import BATCH, product_shape, quantized_weights, with_more_dimensions
 from jquant.kernels.epilogue import as_column, as_row, requantize
 from jquant.kernels.matmul import matmul
@@ -17,7 +18,7 @@ from jquant.packed.matrix import PackedMatrix
 from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
-_OPERATOR = "DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY"
+_OPERATOR = Operator("quantized_linear_matmul", "DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY")
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
     {

@@ -7,6 +7,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
+from jquant.arguments.naming import Operator
 from jquant.arguments.operands import broadcast_shape
 from jquant.arithmetic import exact
 from jquant.formulas import affine
@@ -14,7 +15,7 @@ from jquant.lowering.formula import formula
 from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
-_OPERATOR = "QLinearMul"
+_OPERATOR = Operator("quantized_linear_multiply", "QLinearMul", output="C")
 _DESCRIPTOR = Descriptor(
     _OPERATOR,
     (

@@ -7,6 +7,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jquant.arguments import unary
+from jquant.arguments.naming import Operator
 from jquant.arithmetic import double_float, lookup
 from jquant.arithmetic.double_float import DoubleFloat
 from jquant.arithmetic.exponential import exponential, scaled
@@ -15,7 +16,7 @@ from jquant.lowering.formula import formula
 from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
-_OPERATOR = "QLinearSigmoid"
+_OPERATOR = Operator("quantized_linear_sigmoid", "QLinearSigmoid", output="Y")
 _DESCRIPTOR = unary.descriptor(_OPERATOR)
 
 

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from jquant.arguments import unary
 from jquant.arguments.assertions import once_for_each_signature, require
+from jquant.arguments.naming import Operator, message
 from jquant.arguments.statics import dimension
 from jquant.arithmetic import double_float, exact, fixed_point, float_bits
 from jquant.arithmetic.double_float import DoubleFloat
@@ -23,7 +24,7 @@ from jquant.lowering.formula import formula
 from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
-_OPERATOR = "QLinearSoftmax"
+_OPERATOR = Operator("quantized_linear_softmax", "QLinearSoftmax", output="Y")
 _DESCRIPTOR = unary.descriptor(_OPERATOR)
 
 
@@ -156,4 +157,5 @@ def quantized_linear_softmax(
 @once_for_each_signature
 def _require_exact_sum(axis: int, size: int) -> None:
     limit = fixed_point.LARGEST_COUNT
-    require(size <= limit, f"{_OPERATOR}: axis {axis} has {size} elements; the sum is exact for at most {limit}")
+    text = f"is {axis}, along which there are {size} elements; the sum is exact for at most {limit}"
+    require(size <= limit, message(_OPERATOR, "axis", text))

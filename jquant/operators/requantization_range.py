@@ -3,6 +3,7 @@
 import jax
 from jax.typing import ArrayLike
 
+from jquant.arguments.naming import Operator
 from jquant.arguments.ranges import accumulators
 from jquant.arithmetic import exact
 from jquant.formulas.requantization_range import actual_range
@@ -10,7 +11,7 @@ from jquant.lowering.formula import formula
 from jquant.placement import explain_array_errors
 from jquant.results import RangeOutput
 
-_OPERATOR = "RequantizationRange"
+_OPERATOR = Operator("requantization_range", "RequantizationRange")
 
 
 @formula("requantization_range")

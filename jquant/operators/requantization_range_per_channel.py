@@ -6,6 +6,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
+from jquant.arguments.naming import Operator
 from jquant.arguments.operands import optional_scalar
 from jquant.arguments.ranges import accumulators
 from jquant.arithmetic import exact
@@ -14,7 +15,7 @@ from jquant.lowering.formula import formula
 from jquant.placement import explain_array_errors
 from jquant.results import RangeOutput
 
-_OPERATOR = "RequantizationRangePerChannel"
+_OPERATOR = Operator("requantization_range_per_channel", "RequantizationRangePerChannel")
 _LEAST = np.finfo(np.float32).tiny
 
 

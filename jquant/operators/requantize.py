@@ -5,6 +5,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant.arguments.assertions import once_for_each_signature, require
+from jquant.arguments.naming import Operator, message
 from jquant.arguments.operands import Operand, is_known
 from jquant.arguments.ranges import accumulators, range_operands, require_quantized
 from jquant.arithmetic import exact
@@ -14,7 +15,7 @@ from jquant.modes import data_type
 from jquant.placement import explain_array_errors
 from jquant.results import QuantizeOutput
 
-_OPERATOR = "Requantize"
+_OPERATOR = Operator("requantize", "Requantize")
 
 
 @formula("requantize", static=("dtype",))
@@ -100,4 +101,4 @@ def requantize(
 
 @once_for_each_signature
 def _require_no_positive(low: Operand) -> None:
-    require(np.all(low <= 0), f"{_OPERATOR}: requested_output_min is {low}; it must be 0 or less")
+    require(np.all(low <= 0), message(_OPERATOR, "requested_output_min", f"is {low}; it must be 0 or less"))

@@ -6,6 +6,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from jquant.arguments.assertions import once_for_each_signature, require
+from jquant.arguments.naming import Operator, message
 from jquant.arguments.operands import Operand, is_known
 from jquant.arguments.ranges import accumulators, range_operands, require_quantized
 from jquant.arithmetic import exact, rounding
@@ -16,7 +17,7 @@ from jquant.modes import data_type
 from jquant.placement import explain_array_errors
 from jquant.results import QuantizeOutput
 
-_OPERATOR = "RequantizePerChannel"
+_OPERATOR = Operator("requantize_per_channel", "RequantizePerChannel")
 
 
 @formula("requantize_per_channel", static=("dtype",))
@@ -95,4 +96,5 @@ def requantize_per_channel(
 
 @once_for_each_signature
 def _require_negative(low: Operand) -> None:
-    require(np.all(low < 0), f"{_OPERATOR}: requested_output_min is {low}; for out_type INT8 it must be less than 0")
+    text = f"is {low}; for out_type INT8 it must be less than 0"
+    require(np.all(low < 0), message(_OPERATOR, "requested_output_min", text))

@@ -2,12 +2,15 @@
 
 import contextlib
 import functools
+import inspect
+import re
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import signatures
 from support.documents import OPERATORS, generated_pages
 
 import jquant
@@ -42,7 +45,7 @@ def implied(descriptor: Descriptor, level: FeatureLevel | None) -> set[str]:
 
 @functools.cache
 def valid_calls() -> dict[str, list[tuple]]:
-    """For each operator with a table: its descriptor, the level, and the tensors, as its cases have them."""
+    """For each function with a table: its descriptor, the level, and the tensors, as its cases have them."""
     calls, check = {}, constraints.check
 
     def record(descriptor, level, tensors):
@@ -58,20 +61,20 @@ def valid_calls() -> dict[str, list[tuple]]:
 
 
 def mutations(descriptor, level, tensors):
-    """The call before the operator's introduction, and with one tensor missing, or of another type or shape."""
+    """What is wrong, and the call: before the operator's introduction; a tensor missing, or of another type or shape."""
     if descriptor.levels and min(descriptor.levels) > min(FeatureLevel):
-        yield min(FeatureLevel), tensors
+        yield "feature_level", min(FeatureLevel), tensors
     for name, tensor in tensors.items():
         if tensor is None:
             continue
         if name != descriptor.output:
-            yield level, {**tensors, name: None}
+            yield name, level, {**tensors, name: None}
         shape = tensor.shape
         shapes = (), (1,), (7,), (1, 7), (1, 7, 1, 1), (7, *shape), shape[1:], (*shape[:-1], 1009), (1,) * 12
         for other in shapes:
-            yield level, {**tensors, name: tensor._replace(shape=other)}
+            yield name, level, {**tensors, name: tensor._replace(shape=other)}
         for dtype in ("complex64", "int8", "uint8", "float32", "float16", "int32"):
-            yield level, {**tensors, name: tensor._replace(dtype=np.dtype(dtype))}
+            yield name, level, {**tensors, name: tensor._replace(dtype=np.dtype(dtype))}
 
 
 def first_failure(descriptor, level, tensors) -> tuple[constraints.Constraint, DescriptorError] | None:
@@ -84,10 +87,15 @@ def first_failure(descriptor, level, tensors) -> tuple[constraints.Constraint, D
 
 
 @functools.cache
+def refusals(operator: str) -> list[tuple[str, constraints.Constraint, DescriptorError]]:
+    """What is wrong in the mutations of the operator's calls, and what refuses them."""
+    mutants = ((call[0], *mutation) for call in valid_calls()[operator] for mutation in mutations(*call))
+    outcomes = ((wrong, first_failure(descriptor, level, tensors)) for descriptor, wrong, level, tensors in mutants)
+    return [(wrong, *outcome) for wrong, outcome in outcomes if outcome is not None]
+
+
 def failures(operator: str) -> list[tuple[constraints.Constraint, DescriptorError]]:
-    """What refuses the mutations of the operator's calls."""
-    outcomes = (first_failure(call[0], *mutation) for call in valid_calls()[operator] for mutation in mutations(*call))
-    return [outcome for outcome in outcomes if outcome is not None]
+    return [(constraint, error) for _, constraint, error in refusals(operator)]
 
 
 def implied_by_calls(operator: str) -> list[str]:
@@ -104,8 +112,55 @@ def test_every_table_is_asked():
 def test_what_a_table_implies(operator):
     names = {constraint.assertion for constraint, _ in failures(operator)}
     assert names == {f"assert_{name}" for name in implied_by_calls(operator)}
-    assert all(str(error).startswith(f"{operator}: ") for _, error in failures(operator))
     assert all(first_failure(*call) is None for call in valid_calls()[operator])
+
+
+UNARY = "X X_scale X_zero_point Y_scale Y_zero_point"
+DOCUMENTED = {  # the operator in its specification, and the tensors that the function's parameters take, in their order
+    **{function: (signatures.DOCUMENTS.get(function, ""), tensors) for function, tensors in signatures.OPERATORS.items()},
+    "dynamic_quantize_linear": ("DML_DYNAMIC_QUANTIZE_LINEAR", ("InputTensor",)),
+    "gather_block_quantized": ("GatherBlockQuantized", ["data", "indices", "scales", "zero_points"]),
+    "matmul_n_bits": ("MatMulNBits", ["A", "B", "scales", "zero_points", "g_idx", "bias"]),
+    "quantized_gemm": (
+        "QGemm",
+        ["A", "a_scale", "a_zero_point", "B", "b_scale", "b_zero_point", "C", "y_scale", "y_zero_point"],
+    ),
+    "quantized_linear_concat": ("QLinearConcat", ["inputs", "Y_scale", "Y_zero_point"]),
+    "quantized_linear_multiply": (
+        *("QLinearMul", ["A", "A_scale", "A_zero_point", "B", "B_scale", "B_zero_point", "C_scale", "C_zero_point"]),
+    ),
+    "quantized_linear_global_average_pool": ("QLinearGlobalAveragePool", UNARY.split()),
+    "quantized_linear_leaky_relu": ("QLinearLeakyRelu", UNARY.split()),
+    "quantized_linear_sigmoid": ("QLinearSigmoid", UNARY.split()),
+    "quantized_linear_softmax": ("QLinearSoftmax", UNARY.split()),
+    "block_scaled_matmul": ("", ["a", "a_scale", "a_zero_point", "b", "b_scale", "b_zero_point", "bias"]),
+    "pack_matrix": ("", ["b", "zero_point", "scale", "minimum"]),
+}
+
+
+@pytest.mark.parametrize("operator", TABLES)
+def test_errors_name_the_function_its_argument_and_the_document(operator, count):
+    """The function first, then one of its parameters, and at the end the operator in its specification, each once."""
+    parameters = list(inspect.signature(getattr(jquant, operator)).parameters)
+    document, tensors = DOCUMENTED[operator]
+    takes = dict(zip(tensors, parameters, strict=False))
+    descriptor, *_ = valid_calls()[operator][0]
+    outputs = {row.name for row in (descriptor.table or descriptor.levels[max(descriptor.levels)]) if row.kind == "Output"}
+    for wrong, constraint, error in refusals(operator):
+        if wrong in outputs and "output_dtype" not in parameters:
+            continue  # no caller can make it wrong
+        function, text = str(error).split(": ", 1)
+        text, end = text.rsplit(" (", 1) if document else (text, "")
+        first, words = re.match(r"the output|\w+", text)[0], set(re.findall(r"[a-z]\w*", text))
+        assert function == operator
+        if first == "the output" or (end.split(" ")[0] in outputs and first not in parameters):
+            continue  # which follows from the inputs of a call
+        assert first in parameters, error
+        name = takes.get(wrong.partition("[")[0] if wrong.startswith("inputs") else wrong, wrong)
+        assert name in words or wrong in outputs, error
+        assert not re.search(r"[a-z]Tensor\b|\bDML_(?!FEATURE)", text), error
+        assert end == f"{document})" or end.endswith(f" of {document})") or not document, error
+        count(f"messages, {constraint.assertion}", 1)
 
 
 @pytest.mark.parametrize("operator", TABLES)
@@ -155,8 +210,11 @@ ARGUMENTS = {  # constraints of documented arguments
     "block_size without axis": (lambda: jquant.quantize_linear(X, 0.5, block_size=2), "needs the axis"),
     "dtype": (lambda: jquant.quantize(X, 0.0, 1.0, "float32"), "dtype is FLOAT32"),
     "element_type": (lambda: jquant.mx_quantize(X, "float16"), "element_type is FLOAT16"),
-    "mode": (lambda: jquant.quantize(X, 0.0, 1.0, "qint8", round_mode="HALF_TO_EVEN"), "round_mode HALF_TO_EVEN is for"),
-    "bounds": (lambda: jquant.quantize(X, 2.0, 1.0, "qint8"), "is less than"),
+    "mode": (
+        lambda: jquant.quantize(X, 0.0, 1.0, "qint8", round_mode="HALF_TO_EVEN"),
+        "round_mode is HALF_TO_EVEN",
+    ),
+    "bounds": (lambda: jquant.quantize(X, 2.0, 1.0, "qint8"), "which is less than"),
     "shape of a bound": (lambda: jquant.quantize(X, np.zeros(2, np.float32), 1.0, "qint8"), "min_range has shape (2,)"),
     "saturate": (lambda: jquant.quantize_linear(X, 0.5, saturate=False), "saturate is False"),
     "strides": (lambda: jquant.convolution_integer(I8[None, None], I8[None, None, :1, :1], strides=(1,)), "strides"),

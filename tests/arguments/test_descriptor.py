@@ -30,10 +30,13 @@ from support.signatures import (
     of,
     outcome,
     output_of,
+    parameter,
     public,
     result_of,
     rows,
     shape,
+    told,
+    told_of_type,
     u8,
     valid,
 )
@@ -177,11 +180,11 @@ def test_data_types(operator, level, name):
             tensors = changed(valid(operator, level), name, dtype=dtype)
             right = [later for later in later_levels(level) if type_ in data_types(operator, later, name)]
             text = f"{level_name(level)} allows {', '.join(allowed)}{from_level(right, f'{type_} is allowed')}"
-            if name in MODELS[operator]:
-                model = MODELS[operator][name]
-                text = f"it must match that of {model}, {tensors[model].dtype.name.upper()}"
-            text = f"{DESCRIPTORS[operator].operator}: {name} has data type {type_}; {text}"
-            expected[dtype] = DescriptorTypeError, text
+            models = [MODELS[operator][name]] if name in MODELS[operator] else []
+            for model in models:
+                model_type = tensors[model].dtype.name.upper()
+                text = f"it must match the data type of {parameter(operator, model)}, {model_type}"
+            expected[dtype] = DescriptorTypeError, told_of_type(operator, name, type_, text, *models)
         got[dtype] = outcome(operator, level, tensors)
     assert got == expected
 
@@ -220,14 +223,14 @@ def test_dimension_counts(operator, level, name):
             expected[rank] = result_of(tensors)
         else:
             right = [later for later in later_levels(level) if rank in ranks(operator, later, name)]
-            text = f"{name} has rank {rank} (shape {tensors[name].shape}); {level_name(level)} allows {low}"
+            text = f"has rank {rank} (shape {tensors[name].shape}); {level_name(level)} allows {low}"
             text = f"{text} to {high}" if low < high else text
-            text = f"{DESCRIPTORS[operator].operator}: {text}{from_level(right, f'{rank} is allowed')}"
+            text = f"{text}{from_level(right, f'{rank} is allowed')}"
             if name == "BiasTensor" and rank == 1:
                 text = f"{text}; reshape it to (1, 4)"
             elif is_parameter and rank == 1:
                 text = f"{text}; reshape it to (1, -1)"
-            expected[rank] = DescriptorError, text
+            expected[rank] = DescriptorError, told(operator, parameter(operator, name), text, name)
         got[rank] = outcome(operator, level, tensors)
     assert got == expected
 
@@ -237,8 +240,8 @@ def test_optional_tensors(operator, level, name):
     tensors = valid(operator, level)
     expected = result_of(tensors)
     if rows(operator, level)[name].kind != "Optional input":
-        text = f"{DESCRIPTORS[operator].operator}: {name} is None, but {level_name(level)} requires it"
-        expected = DescriptorError, f"{text}; it may be None from DML_FEATURE_LEVEL_6_2 on"
+        text = f"is None, but {level_name(level)} requires it; it may be None from DML_FEATURE_LEVEL_6_2 on"
+        expected = DescriptorError, told(operator, parameter(operator, name), text, name)
     assert outcome(operator, level, {**tensors, name: None}) == expected
 
 
@@ -259,8 +262,8 @@ def test_optional_tensors(operator, level, name):
     + [(operator, level, "5_0") for operator in ("clip1", "clip_gradient1") for level in ("1_0", "4_1")],
 )
 def test_before_the_introduction(operator, level, introduced):
-    text = f"not available before DML_FEATURE_LEVEL_{introduced}; DML_FEATURE_LEVEL_{level} was given"
-    expected = DescriptorError, f"{DESCRIPTORS[operator].operator}: {text}"
+    text = f"is DML_FEATURE_LEVEL_{level}; the operator is available from DML_FEATURE_LEVEL_{introduced} on"
+    expected = DescriptorError, told(operator, "feature_level", text)
     assert outcome(operator, level, valid(operator, FeatureLevel(introduced))) == expected
 
 
@@ -350,8 +353,8 @@ def test_the_types_of_the_errors():
 )
 def test_same_data_type(operator, wrong, one, other):
     tensors = changed(valid(operator, FeatureLevel.LATEST), wrong, dtype=jnp.int8)
-    text = f"has data type {tensors[other].dtype.name.upper()}; it must match that of {one}, "
-    expected = f"{DESCRIPTORS[operator].operator}: {other} {text}{tensors[one].dtype.name.upper()}"
+    text = f"it must match the data type of {parameter(operator, one)}, {tensors[one].dtype.name.upper()}"
+    expected = told_of_type(operator, other, tensors[other].dtype.name.upper(), text, one)
     assert outcome(operator, FeatureLevel.LATEST, tensors) == (DescriptorTypeError, expected)
 
 
@@ -369,7 +372,8 @@ def test_same_data_type(operator, wrong, one, other):
 def test_one_float_type(operator, wrong, scale):
     """The output's may differ from the scales' at jquant's own level."""
     tensors = changed(valid(operator, FeatureLevel.LATEST), wrong, dtype=jnp.float16)
-    text = f"{DESCRIPTORS[operator].operator}: {wrong} has data type FLOAT16; it must match that of {scale}, FLOAT32"
+    text = f"it must match the data type of {parameter(operator, scale)}, FLOAT32"
+    text = told_of_type(operator, wrong, "FLOAT16", text, scale)
     kept = DescriptorTypeError, text
     if wrong == "OutputTensor":
         latest = DescriptorTypeError, text.replace("; it must", "; below FeatureLevel.EXTENDED it must")
@@ -396,8 +400,8 @@ def test_message_of_a_data_type():
     with pytest.raises(DescriptorTypeError) as raised:
         jquant.dequantize_linear(jnp.ones((1, 1, 1, 2), u8), jnp.ones((1, 1, 1, 2), jnp.float16), 0, feature_level="3_0")
     assert str(raised.value) == (
-        "DML_ELEMENT_WISE_DEQUANTIZE_LINEAR: ScaleTensor has data type FLOAT16; "
-        "DML_FEATURE_LEVEL_3_0 allows FLOAT32; FLOAT16 is allowed from DML_FEATURE_LEVEL_6_0 on"
+        "dequantize_linear: scale has data type FLOAT16; DML_FEATURE_LEVEL_3_0 allows FLOAT32; "
+        "FLOAT16 is allowed from DML_FEATURE_LEVEL_6_0 on (ScaleTensor of DML_ELEMENT_WISE_DEQUANTIZE_LINEAR)"
     )
 
 
@@ -405,8 +409,8 @@ def test_message_of_a_dimension_count():
     with pytest.raises(DescriptorError) as raised:
         jquant.clip(jnp.ones((2, 3)), 0, 1, feature_level="2_1")
     assert str(raised.value) == (
-        "DML_ELEMENT_WISE_CLIP: InputTensor has rank 2 (shape (2, 3)); "
-        "DML_FEATURE_LEVEL_2_1 allows 4; 2 is allowed from DML_FEATURE_LEVEL_3_0 on"
+        "clip: input has rank 2 (shape (2, 3)); DML_FEATURE_LEVEL_2_1 allows 4; "
+        "2 is allowed from DML_FEATURE_LEVEL_3_0 on (InputTensor of DML_ELEMENT_WISE_CLIP)"
     )
 
 
@@ -414,8 +418,8 @@ def test_message_of_a_missing_tensor():
     with pytest.raises(DescriptorError) as raised:
         jquant.quantize_linear(jnp.ones((2, 3)), 0.5, feature_level="6_1")
     assert str(raised.value) == (
-        "DML_ELEMENT_WISE_QUANTIZE_LINEAR: ZeroPointTensor is None, but DML_FEATURE_LEVEL_6_1 "
-        "requires it; it may be None from DML_FEATURE_LEVEL_6_2 on"
+        "quantize_linear: zero_point is None, but DML_FEATURE_LEVEL_6_1 requires it; it may be None from "
+        "DML_FEATURE_LEVEL_6_2 on (ZeroPointTensor of DML_ELEMENT_WISE_QUANTIZE_LINEAR)"
     )
 
 
@@ -467,22 +471,20 @@ def test_what_passed_unchecked_is_checked_afterwards():
 
     with asserts_disabled():
         call()
-    with pytest.raises(DescriptorError, match="InputTensor has rank 5"):
+    with pytest.raises(DescriptorError, match="input has rank 5"):
         call()
 
 
 @pytest.mark.usefixtures("no_asserts")
 @pytest.mark.parametrize("array", [np.array([1]), np.array([1.0]), np.float64(1), np.array([1], np.uint64)], ids=repr)
 def test_nothing_is_narrowed_without_asserts_either(array):
-    with pytest.raises(
-        DescriptorTypeError, match=f"InputTensor has data type {array.dtype.name.upper()}, which JAX narrows"
-    ):
+    with pytest.raises(DescriptorTypeError, match=f"input has data type {array.dtype.name.upper()}, which JAX narrows"):
         jquant.clip(array, 0, 1)
 
 
 @pytest.mark.usefixtures("no_asserts")
 def test_scalars_are_in_range_without_asserts_either():
-    with pytest.raises(DescriptorError, match="ZeroPointTensor is 256, outside the range of UINT8"):
+    with pytest.raises(DescriptorError, match="zero_point is 256, outside the range of UINT8"):
         jquant.dequantize_linear(jnp.ones(2, u8), 1.0, 256)
 
 
@@ -492,11 +494,11 @@ def test_while_tracing():
         return jquant.clip(x, 0, 1, feature_level="2_1")
 
     function.lower(jnp.ones((1, 1, 2, 3)))
-    with pytest.raises(DescriptorError, match="InputTensor has rank 2"):
+    with pytest.raises(DescriptorError, match="input has rank 2"):
         function.lower(jnp.ones((2, 3)))
 
 
 def test_numpy_arrays_are_checked_alike():
     for module in (np, jnp):
-        with pytest.raises(DescriptorError, match="ScaleTensor has shape"):
+        with pytest.raises(DescriptorError, match="scale has shape"):
             jquant.dequantize_linear(module.ones((2, 3), u8), module.ones(3, f32))

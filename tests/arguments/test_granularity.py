@@ -4,7 +4,7 @@ import functools
 
 import jax
 import pytest
-from support.signatures import DESCRIPTORS, f32, of, outcome, u8, valid
+from support.signatures import f32, of, outcome, parameter, told, u8, valid
 
 import jquant
 from jquant import DescriptorError, FeatureLevel
@@ -63,10 +63,11 @@ class TestAffineSizes:
         ids=str,
     )
     def test_rejected(self, operator, tensor, input, other):
-        text = f"{tensor} has shape {other}, InputTensor has {input}: the dimension counts must be the same, and each size"
-        expected = (
-            f"{DESCRIPTORS[operator].operator}: {text} must be 1 or that of the output (a rank of 0 stands for one element)"
+        text = (
+            f"has shape {other}, input has {input}: the dimension counts must be the same, and each size must be 1 or that"
         )
+        text = f"{text} of the output (a rank of 0 stands for one element)"
+        expected = told(operator, parameter(operator, tensor), text, tensor, "InputTensor")
         assert self.outcome(operator, tensor, input, other) == (DescriptorError, expected)
 
     @pytest.mark.parametrize(
@@ -78,8 +79,8 @@ class TestAffineSizes:
         ],
     )
     def test_no_guess_at_an_axis(self, operator, tensor, input, size, ways):
-        text = f"{tensor} has shape ({size},), InputTensor has {input}: for one value per index of {ways}"
-        expected = DescriptorError, f"{DESCRIPTORS[operator].operator}: {text}"
+        text = f"has shape ({size},), input has {input}: for one value per index of {ways}"
+        expected = DescriptorError, told(operator, parameter(operator, tensor), text, tensor)
         assert self.outcome(operator, tensor, input, (size,)) == expected
 
 
@@ -96,8 +97,9 @@ class TestAxis:
         assert (result.shape, result.dtype) == ((2, 3, 4), output)
         return "accepted"
 
-    def error(self, operator, text):
-        return DescriptorError, f"{DESCRIPTORS[operator].operator}: {text}"
+    def error(self, operator, text, *tensors):
+        subject, rest = text.split(" ", 1)
+        return DescriptorError, told(operator, subject, rest, *tensors)
 
     @pytest.mark.parametrize(("axis", "size"), [(0, 2), (1, 3), (2, 4)])
     def test_accepted(self, operator, axis, size):
@@ -114,16 +116,16 @@ class TestAxis:
 
     @pytest.mark.parametrize("sizes", [(1, 3), (1, 3, 1)], ids=str)
     def test_vectors_only(self, operator, sizes):
-        text = f"Tensor has shape {sizes}; with axis=1 and no block_size it must be (3,): InputTensor has shape (2, 3, 4)"
-        assert self.outcome(operator, 1, sizes) == self.error(operator, f"Scale{text}")
-        assert self.outcome(operator, 1, (), sizes) == self.error(operator, f"ZeroPoint{text}")
+        text = f"has shape {sizes}; with axis=1 and no block_size it must be (3,): input has shape (2, 3, 4)"
+        assert self.outcome(operator, 1, sizes) == self.error(operator, f"scale {text}", "ScaleTensor")
+        assert self.outcome(operator, 1, (), sizes) == self.error(operator, f"zero_point {text}", "ZeroPointTensor")
 
     @pytest.mark.parametrize("axis", [0, 1])
     def test_size_along_the_axis(self, operator, axis):
-        text = f"Tensor has shape (4,); with axis={axis} and no block_size it must be ({2 + axis},)"
-        text = f"{text}: InputTensor has shape (2, 3, 4); axis=2 would fit"
-        assert self.outcome(operator, axis, (4,)) == self.error(operator, f"Scale{text}")
-        assert self.outcome(operator, axis, (), (4,)) == self.error(operator, f"ZeroPoint{text}")
+        text = f"has shape (4,); with axis={axis} and no block_size it must be ({2 + axis},)"
+        text = f"{text}: input has shape (2, 3, 4); axis=2 would fit"
+        assert self.outcome(operator, axis, (4,)) == self.error(operator, f"scale {text}", "ScaleTensor")
+        assert self.outcome(operator, axis, (), (4,)) == self.error(operator, f"zero_point {text}", "ZeroPointTensor")
 
     def test_none_is_none(self, operator):
         assert self.outcome(operator, None, (4,))[0] is DescriptorError
@@ -145,20 +147,20 @@ class TestAxis:
 
     @pytest.mark.parametrize("sizes", [(2,), (3,), (2, 2), (2, 3), (2, 1, 4), (2, 3, 4), (2, 0, 4), (1, 2, 2, 4)], ids=str)
     def test_wrong_number_of_blocks(self, operator, sizes):
-        text = (
-            f"Tensor has shape {sizes}; with axis=1 and block_size=2 it must have 3 dimensions, and size 2 along that axis"
+        text = f"has shape {sizes}; with axis=1 and block_size=2 it must have 3 dimensions, and size 2 along that axis"
+        there = ": input has shape (2, 3, 4)"
+        assert self.outcome(operator, 1, sizes, None, 2) == self.error(operator, f"scale {text}{there}", "ScaleTensor")
+        assert self.outcome(operator, 1, (), sizes, 2) == self.error(
+            operator, f"zero_point {text}{there}", "ZeroPointTensor"
         )
-        there = ": InputTensor has shape (2, 3, 4)"
-        assert self.outcome(operator, 1, sizes, None, 2) == self.error(operator, f"Scale{text}{there}")
-        assert self.outcome(operator, 1, (), sizes, 2) == self.error(operator, f"ZeroPoint{text}{there}")
 
     @pytest.mark.parametrize("sizes", [(3, 2, 4), (2, 2, 3), (0, 2, 4), (2, 2, 2)], ids=str)
     def test_other_sizes_beside_blocks(self, operator, sizes):
         """The message names the sizes that are covered."""
         covered = sizes[0], 3, sizes[2]
-        text = f"ScaleTensor has shape {covered}, InputTensor has (2, 3, 4): the dimension counts must be the same, and each"
+        text = f"scale has shape {covered}, input has (2, 3, 4): the dimension counts must be the same, and each"
         text = f"{text} size must be 1 or that of the output (a rank of 0 stands for one element)"
-        assert self.outcome(operator, 1, sizes, None, 2) == self.error(operator, text)
+        assert self.outcome(operator, 1, sizes, None, 2) == self.error(operator, text, "ScaleTensor", "InputTensor")
 
     @pytest.mark.parametrize("block_size", [0, -1])
     def test_block_size_is_positive(self, operator, block_size):
@@ -166,5 +168,5 @@ class TestAxis:
         assert self.outcome(operator, 1, (), None, block_size) == self.error(operator, text)
 
     def test_blocks_need_an_axis(self, operator):
-        text = "block_size=2 needs the axis of the blocks"
+        text = "block_size is 2, which needs the axis of the blocks"
         assert self.outcome(operator, None, (2, 2, 4), None, 2) == self.error(operator, text)

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from support.signatures import DESCRIPTORS, MAIN, OPERATORS, f32, of, outcome, u8, valid
+from support.signatures import MAIN, OPERATORS, f32, of, outcome, parameter, told, u8, valid
 
 from jquant import DescriptorError, FeatureLevel
 
@@ -27,10 +27,10 @@ class TestFusedSizes:
     def test_a_vector_is_per_row_of_a_and_of_the_output_and_per_column_of_b(self, operator):
         for name, size in self.vectors(operator):
             assert self.outcome(operator, **{name: (size,)}) == ((2, 4), self.dtype(operator))
-            expected = f"dimension 0 of {name}, of shape ({6 - size},), must be 1 or {size}: "
+            expected = f"{parameter(operator, name)} has shape ({6 - size},); dimension 0 must be 1 or {size}: "
             kind, message = self.outcome(operator, **{name: (6 - size,)})
             assert kind is DescriptorError
-            assert message.startswith(f"{DESCRIPTORS[operator].operator}: {expected}")
+            assert message.startswith(f"{operator}: {expected}")
 
     def test_one_dimension_count(self, operator):
         """Scales and zero points have one dimension count, but for scalars."""
@@ -40,8 +40,8 @@ class TestFusedSizes:
                 assert self.outcome(operator, **{one: (1,), other: sizes}) == ((2, 4), self.dtype(operator))
             sizes = (1, 4) if one.startswith("B") else (2, 1)
             vector = (4,) if other.startswith("B") else (2,)
-            text = f"{one} has shape {sizes}, {other} has {vector}: the dimension counts must be the same"
-            expected = DescriptorError, f"{DESCRIPTORS[operator].operator}: {text}"
+            text = f"has shape {sizes}, {parameter(operator, other)} has {vector}: the dimension counts must be the same"
+            expected = DescriptorError, told(operator, parameter(operator, one), text, one, other)
             assert self.outcome(operator, **{one: sizes, other: vector}) == expected
 
 
@@ -52,7 +52,7 @@ def test_bias(sizes):
 
 @pytest.mark.parametrize("sizes", [(4, 1), (1, 2), (3, 4), (1, 1, 4)], ids=str)
 def test_wrong_bias(sizes):
-    text = f"BiasTensor has shape {sizes}, OutputTensor has (2, 4): the dimension counts must be the same, and each size"
+    text = f"has shape {sizes}, the output has (2, 4): the dimension counts must be the same, and each size"
     text = f"{text} must be 1 or that of the output (a rank of 0 stands for one element)"
-    expected = DescriptorError, f"DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT: {text}"
+    expected = DescriptorError, told("matmul_integer_to_float", "bias", text, "BiasTensor", "OutputTensor")
     assert TestFusedSizes().outcome("matmul_integer_to_float", BiasTensor=sizes) == expected

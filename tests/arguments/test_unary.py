@@ -25,11 +25,19 @@ def test_what_the_table_does_not_have(operator):
     function = functools.partial(function, axis=1) if operator == "softmax" else function
     x, scale, zero = np.ones((2, 3, 4), np.uint8), FLOAT32(0.5), np.uint8(1)
     wrong = {
-        0: (x.astype(np.int16), "X has data type INT16; the operator allows INT8, UINT8", DescriptorTypeError),
-        1: (np.float16(1), "X_scale has data type FLOAT16; the operator allows FLOAT32", DescriptorTypeError),
-        2: (np.int8(1), "X_zero_point has data type INT8; it must match that of X, UINT8", DescriptorTypeError),
-        3: (np.ones(2, FLOAT32), "dimension 0 of Y_scale, of shape (2,), must be 1: its shape must be (1)", DescriptorError),
-        4: (np.int8(1), "Y_zero_point has data type INT8; it must match that of X, UINT8", DescriptorTypeError),
+        0: (x.astype(np.int16), "x has data type INT16; the operator allows INT8, UINT8", DescriptorTypeError),
+        1: (np.float16(1), "x_scale has data type FLOAT16; the operator allows FLOAT32", DescriptorTypeError),
+        2: (np.int8(1), "x_zero_point has data type INT8; it must match the data type of x, UINT8", DescriptorTypeError),
+        3: (
+            np.ones(2, FLOAT32),
+            "output_scale has shape (2,); dimension 0 must be 1: its shape must be (1)",
+            DescriptorError,
+        ),
+        4: (
+            np.int8(1),
+            "output_zero_point has data type INT8; it must match the data type of x, UINT8",
+            DescriptorTypeError,
+        ),
     }
     for position, (value, message, error) in wrong.items():
         arguments = [x, scale, zero, scale, zero]
@@ -37,9 +45,9 @@ def test_what_the_table_does_not_have(operator):
         with pytest.raises(error) as raised:
             function(*arguments)
         assert message in str(raised.value)
-    with pytest.raises(DescriptorError, match=r"X_zero_point is 256, outside the range of UINT8, \[0, 255\]"):
+    with pytest.raises(DescriptorError, match=r"x_zero_point is 256, outside the range of UINT8, \[0, 255\]"):
         function(x, scale, 256, scale, zero)
-    with pytest.raises(DescriptorTypeError, match="X is the Python scalar 1; it must be an array"):
+    with pytest.raises(DescriptorTypeError, match="x is the Python scalar 1; it must be an array"):
         function(1, scale, zero, scale, zero)
     calls = []
     for first, second in ((None, zero), (zero, None), (None, None)):

@@ -36,9 +36,9 @@ def test_the_derivative_of_a_masked_range():
     ("mask", "text"),
     [
         (np.ones((2, 3), np.uint8), "where has data type UINT8; it must be BOOL"),
-        (np.ones(3, np.bool), "where has shape (3,), InputTensor has (2, 3): the dimension counts must be the same"),
-        (np.ones((2, 2), np.bool), "where has shape (2, 2), InputTensor has (2, 3)"),
-        (np.ones((3, 2, 3), np.bool), "where has shape (3, 2, 3), InputTensor has (2, 3)"),
+        (np.ones(3, np.bool), "where has shape (3,), input has (2, 3): the dimension counts must be the same"),
+        (np.ones((2, 2), np.bool), "where has shape (2, 2), input has (2, 3)"),
+        (np.ones((3, 2, 3), np.bool), "where has shape (3, 2, 3), input has (2, 3)"),
         ([True], "where must be an array of booleans, True or False, not list"),
         (1, "where must be an array of booleans, True or False, not int"),
     ],
@@ -47,4 +47,4 @@ def test_the_derivative_of_a_masked_range():
 def test_masks_that_do_not_fit(mask, text):
     with pytest.raises(DescriptorError) as raised:
         jquant.dynamic_quantize_linear(np.ones((2, 3), np.float32), where=mask)
-    assert str(raised.value).startswith(f"DML_DYNAMIC_QUANTIZE_LINEAR: {text}")
+    assert str(raised.value).startswith(f"dynamic_quantize_linear: {text}")

@@ -50,7 +50,7 @@ def test_padding_of_a_pool_in_onnx_words():
 )
 def test_padding_that_no_array_has(padding, window_sizes):
     """XLA of some versions ends the process, so that it is refused."""
-    message = r"InputTensor of \(.*\) elements with padding .*, in windows of .*, takes an array of \d+ bytes"
+    message = r"input of \(.*\) elements with padding .*, in windows of .*, takes an array of \d+ bytes"
     with pytest.raises(DescriptorError, match=message):
         jquant.quantized_linear_average_pool(IMAGE, 0.5, 3, 0.5, 3, window_sizes=window_sizes, padding=padding)
     if padding != "SAME":

@@ -20,7 +20,7 @@ def test_schema(operator):
     module = importlib.import_module(f"jquant.operators.quantized_linear_{operator}")
     descriptor = module._descriptor(0) if operator == "concat" else module._DESCRIPTOR
     schemas = {(schema.domain, schema.name): schema for schema in get_all_operator_schema()}
-    schema = schemas["com.microsoft", descriptor.operator]
+    schema = schemas["com.microsoft", descriptor.operator.document]
     types = {constraint.type_param_str: constraint.allowed_type_strs for constraint in schema.type_constraints}
 
     def rows(parameters):

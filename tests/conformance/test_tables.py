@@ -19,7 +19,7 @@ operators = pytest.mark.parametrize("operator", DOCUMENTS)
 
 @operators
 def test_name(operator):
-    assert descriptor(operator).operator == lines(operator)[0]
+    assert descriptor(operator).operator.document == lines(operator)[0]
 
 
 @operators

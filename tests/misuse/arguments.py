@@ -87,15 +87,6 @@ def integer(name: str, value: int | None, allowed: Sequence[int], *, optional: b
     return Argument(value, Integer(allowed, optional), name)
 
 
-def directml_names(name: str) -> tuple[str, str, str]:
-    """The names of a tensor, its scale and its zero point in messages."""
-    return f"{name}Tensor", f"{name}ScaleTensor", f"{name}ZeroPointTensor"
-
-
-def onnx_names(name: str) -> tuple[str, str, str]:
-    return name, f"{name}_scale", f"{name}_zero_point"
-
-
 def matrix_sharding() -> Argument:
     """How a matrix is split over a mesh."""
 

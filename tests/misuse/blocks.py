@@ -98,13 +98,13 @@ def calls() -> list[Call]:
         Call(
             "pack_matrix",
             {
-                "b": Argument(b, Tensor(f"{BYTES} int4", exactly((4, 3))), "BTensor"),
-                "scale": Argument(scales, Tensor(any_float, exactly((2, 3)), optional=True), "BScaleTensor"),
-                "zero_point": Argument(None, zero_points, "BZeroPointTensor", like=Like((2, 3), np.dtype(np.int8))),
+                "b": Argument(b, Tensor(f"{BYTES} int4", exactly((4, 3))), "b"),
+                "scale": Argument(scales, Tensor(any_float, exactly((2, 3)), optional=True), "scale"),
+                "zero_point": Argument(None, zero_points, "zero_point", like=Like((2, 3), np.dtype(np.int8))),
                 "minimum": Argument(
                     None,
                     Tensor(any_float, exactly((2, 3)), optional=True),
-                    "BMinimumTensor",
+                    "minimum",
                     like=Like((2, 3), np.dtype(np.float32)),
                 ),
                 "block_size": integer("block_size", None, (2,), optional=True),

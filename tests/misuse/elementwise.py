@@ -14,12 +14,10 @@ from .arguments import (
     ROWS,
     abstract,
     data_type,
-    directml_names,
     dtype_of,
     integer,
     level,
     like,
-    onnx_names,
     scale,
     zero_point,
 )
@@ -35,18 +33,17 @@ def calls() -> list[Call]:
         return Call(
             name,
             {
-                "x": Argument(x, Tensor(BYTES, shapes), "X input"),
-                "x_scale": scale("X_scale"),
-                "x_zero_point": zero_point("X_zero_point"),
-                "output_scale": scale("Y_scale"),
-                "output_zero_point": zero_point("Y_zero_point"),
+                "x": Argument(x, Tensor(BYTES, shapes), "x input"),
+                "x_scale": scale("x_scale"),
+                "x_zero_point": zero_point("x_zero_point"),
+                "output_scale": scale("output_scale"),
+                "output_zero_point": zero_point("output_zero_point"),
                 **others,
             },
             lambda x, **_: promise(x),
         )
 
-    def binary(name: str, names: Callable[[str], tuple[str, str, str]], output: str, b: Any, **others: Argument) -> Call:
-        (a, a_scale, a_zero), (b_name, b_scale, b_zero), (out_name, out_scale, out_zero) = map(names, ("A", "B", output))
+    def binary(name: str, b: Any, **others: Argument) -> Call:
         broadcasts = exactly(q.shape, (1, COLUMNS), (ROWS, 1), (1, 1), ())
         if name != "quantized_linear_add":  # in DirectML, where ranks must be equal
             broadcasts = one_element_or(q.shape, (1, COLUMNS), (ROWS, 1), (COLUMNS,))
@@ -58,15 +55,15 @@ def calls() -> list[Call]:
         return Call(
             name,
             {
-                "a": Argument(q, Tensor(BYTES, broadcasts), a),
-                "a_scale": scale(a_scale),
-                "a_zero_point": zero_point(a_zero),
-                "b": Argument(b, Tensor(BYTES, broadcasts), b_name),
-                "b_scale": scale(b_scale),
-                "b_zero_point": zero_point(b_zero),
-                "output_scale": scale(out_scale),
-                "output_zero_point": zero_point(out_zero, data_types=BYTES, scalar="uint8"),
-                "output_dtype": data_type(f"output_dtype {out_name}", None, BYTES),
+                "a": Argument(q, Tensor(BYTES, broadcasts), "a"),
+                "a_scale": scale("a_scale"),
+                "a_zero_point": zero_point("a_zero_point"),
+                "b": Argument(b, Tensor(BYTES, broadcasts), "b"),
+                "b_scale": scale("b_scale"),
+                "b_zero_point": zero_point("b_zero_point"),
+                "output_scale": scale("output_scale"),
+                "output_zero_point": zero_point("output_zero_point", data_types=BYTES, scalar="uint8"),
+                "output_dtype": data_type("output_dtype", None, BYTES),
                 **others,
             },
             promise,
@@ -101,20 +98,20 @@ def calls() -> list[Call]:
             shapes=ranks(3, 99),
             promise=lambda x: abstract((*x.shape[:2], *(1,) * (x.ndim - 2)), x.dtype),
         ),
-        binary("quantized_linear_add", directml_names, "Output", q, feature_level=level("4_0")),
-        binary("quantized_linear_multiply", onnx_names, "C", q),
+        binary("quantized_linear_add", q, feature_level=level("4_0")),
+        binary("quantized_linear_multiply", q),
         Call(
             "quantized_linear_concat",
             {
                 "inputs": Argument([(q, 0.5, 3)], Concatenated(), "inputs inputs[0] inputs[1]", _TRIPLES),
-                "output_scale": scale("Y_scale"),
-                "output_zero_point": zero_point("Y_zero_point", data_types=BYTES, scalar="uint8"),
+                "output_scale": scale("output_scale"),
+                "output_zero_point": zero_point("output_zero_point", data_types=BYTES, scalar="uint8"),
                 "axis": integer("axis", -1, range(-2, 2)),
-                "output_dtype": data_type("output_dtype Y", None, BYTES),
+                "output_dtype": data_type("output_dtype", None, BYTES),
             },
             lambda output_zero_point, output_dtype, **_: like(q, output_dtype or dtype_of(output_zero_point, "uint8")),
         ),
-        Call("quantized_linear_concat", {**part(1), "output_scale": scale("Y_scale")}, joined, concat),
+        Call("quantized_linear_concat", {**part(1), "output_scale": scale("output_scale")}, joined, concat),
         Call(
             "quantized_linear_concat",
             part(0),

@@ -74,11 +74,11 @@ def calls() -> list[Call]:
                 name,
                 {
                     "input": tensor,
-                    "scale": scale("ScaleTensor", shapes=one_element_or(*aligned), **scales),
-                    "zero_point": zero_point("ZeroPointTensor", shapes=one_element_or(*aligned), **zeros),
+                    "scale": scale("scale", shapes=one_element_or(*aligned), **scales),
+                    "zero_point": zero_point("zero_point", shapes=one_element_or(*aligned), **zeros),
                     "axis": no_axis,
                     "block_size": no_blocks,
-                    "output_dtype": data_type("output_dtype OutputTensor", None, data_types),
+                    "output_dtype": data_type("output_dtype", None, data_types),
                     **saturating,
                     "feature_level": level(first),
                 },
@@ -87,9 +87,9 @@ def calls() -> list[Call]:
             Call(
                 name,
                 {
-                    "input": dataclasses.replace(tensor, kind=uint8_or_wide, names="InputTensor input"),
-                    "scale": scale("ScaleTensor", values[0], per_axis, **scales),
-                    "zero_point": zero_point("ZeroPointTensor", ints("uint8", COLUMNS), per_axis, **zeros),
+                    "input": dataclasses.replace(tensor, kind=uint8_or_wide, names="input"),
+                    "scale": scale("scale", values[0], per_axis, **scales),
+                    "zero_point": zero_point("zero_point", ints("uint8", COLUMNS), per_axis, **zeros),
                     "axis": integer("axis", 1, (1, -1)),
                     "block_size": no_blocks,
                 },
@@ -99,10 +99,10 @@ def calls() -> list[Call]:
                 name,
                 {
                     "input": dataclasses.replace(
-                        tensor, kind=dataclasses.replace(wide, shapes=exactly(x.shape)), names="InputTensor input"
+                        tensor, kind=dataclasses.replace(wide, shapes=exactly(x.shape)), names="input"
                     ),
-                    "scale": scale("ScaleTensor", values[1], per_block, **scales),
-                    "zero_point": zero_point("ZeroPointTensor", 3, per_block, **zeros),
+                    "scale": scale("scale", values[1], per_block, **scales),
+                    "zero_point": zero_point("zero_point", 3, per_block, **zeros),
                     "axis": integer("axis", -1, (1, -1)),
                     "block_size": integer("block_size", 2, (2,)),
                 },
@@ -132,14 +132,14 @@ def calls() -> list[Call]:
     return [
         *granularities(
             "quantize_linear",
-            Argument(x, Tensor("float32 int32 float16", ranks(0, 8)), "InputTensor"),
+            Argument(x, Tensor("float32 int32 float16", ranks(0, 8)), "input"),
             lambda input, scale, zero_point: dtype_of(zero_point, "uint8"),
             narrow,
             "3_0",
         ),
         *granularities(
             "dequantize_linear",
-            Argument(q, Tensor(f"{INTEGERS} int4 uint4", ranks(0, 8)), "InputTensor"),
+            Argument(q, Tensor(f"{INTEGERS} int4 uint4", ranks(0, 8)), "input"),
             lambda input, scale, zero_point: dtype_of(scale, "float32"),
             "float32",
             "3_0",
@@ -148,8 +148,8 @@ def calls() -> list[Call]:
             Call(
                 "dynamic_quantize_linear",
                 {
-                    "input": Argument(x, kind, "InputTensor"),
-                    "output_dtype": data_type("output_dtype OutputTensor", "UINT8", BYTES),
+                    "input": Argument(x, kind, "input"),
+                    "output_dtype": data_type("output_dtype", "UINT8", BYTES),
                     "axis": Argument(None, Integer((), optional=True), "axis"),
                     "symmetric": Argument(False, Boolean((False,)), "symmetric"),
                     "where": Argument(where, mask, "where"),

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,7 +15,6 @@ from .arguments import (
     ROWS,
     abstract,
     data_type,
-    directml_names,
     dtype_of,
     level,
     mode,
@@ -39,46 +37,39 @@ from .samples import floats, ints, packed_matrix
 from .values import Like
 
 
-def _gemm_names(name: str) -> tuple[str, str, str]:
-    return name, f"{name.lower()}_scale", f"{name.lower()}_zero_point"
-
-
 def calls() -> list[Call]:
     a, b = ints("uint8", ROWS, 3), ints("int8", 3, 4)
     row, column = one_element_or((ROWS,), (ROWS, 1)), one_element_or((4,), (1, 4))
     implementation = mode("implementation", None, "xla")
     output = {
-        "output_zero_point": zero_point("OutputZeroPointTensor", 3, row, BYTES, "uint8"),
-        "output_dtype": data_type("output_dtype OutputTensor", None, BYTES),
+        "output_zero_point": zero_point("output_zero_point", 3, row, BYTES, "uint8"),
+        "output_dtype": data_type("output_dtype", None, BYTES),
         "implementation": implementation,
         "feature_level": level("4_0"),
     }
     per_row, per_column = np.full((ROWS, 1), 0.5, np.float32), np.full((1, 4), 0.5, np.float32)
 
-    def matrices(
-        names: Callable[[str], tuple[str, str, str]], a_shapes: Any = row, b_shapes: Any = column
-    ) -> dict[str, Argument]:
+    def matrices(a_shapes: Any = row, b_shapes: Any = column) -> dict[str, Argument]:
         """Arrays, with Python scalars as scales and zero points."""
-        (a_name, a_scale, a_zero), (b_name, b_scale, b_zero) = names("A"), names("B")
         return {
-            "a": Argument(a, Tensor(BYTES, lambda shape: len(shape) == 2 and shape[1] == 3), a_name),
-            "a_scale": scale(a_scale, shapes=a_shapes),
-            "a_zero_point": zero_point(a_zero, shapes=a_shapes),
-            "b": Argument(b, MatrixOrPacked(BYTES, b.shape), b_name),
-            "b_scale": scale(b_scale, shapes=b_shapes),
-            "b_zero_point": zero_point(b_zero, None, b_shapes, "int8"),
+            "a": Argument(a, Tensor(BYTES, lambda shape: len(shape) == 2 and shape[1] == 3), "a"),
+            "a_scale": scale("a_scale", shapes=a_shapes),
+            "a_zero_point": zero_point("a_zero_point", shapes=a_shapes),
+            "b": Argument(b, MatrixOrPacked(BYTES, b.shape), "b"),
+            "b_scale": scale("b_scale", shapes=b_shapes),
+            "b_zero_point": zero_point("b_zero_point", None, b_shapes, "int8"),
         }
 
     def with_arrays() -> dict[str, Argument]:
         """Scales and zero points per row and per column, as arrays of two dimensions."""
         rows, columns = one_element_or((ROWS, 1)), one_element_or((1, 4))
         return {
-            "a": Argument(a, Tensor("uint8", exactly(a.shape)), "ATensor"),
-            "a_scale": scale("AScaleTensor", per_row, rows),
-            "a_zero_point": zero_point("AZeroPointTensor", ints("uint8", ROWS, 1), rows),
-            "b": Argument(b, Tensor("int8", exactly(b.shape)), "BTensor BZeroPointTensor"),
-            "b_scale": scale("BScaleTensor", per_column, columns),
-            "b_zero_point": zero_point("BZeroPointTensor", ints("int8", 1, 4), columns, "int8"),
+            "a": Argument(a, Tensor("uint8", exactly(a.shape)), "a"),
+            "a_scale": scale("a_scale", per_row, rows),
+            "a_zero_point": zero_point("a_zero_point", ints("uint8", ROWS, 1), rows),
+            "b": Argument(b, Tensor("int8", exactly(b.shape)), "b b_zero_point"),
+            "b_scale": scale("b_scale", per_column, columns),
+            "b_zero_point": zero_point("b_zero_point", ints("int8", 1, 4), columns, "int8"),
         }
 
     def packed(arguments: dict[str, Argument]) -> dict[str, Argument]:
@@ -113,7 +104,7 @@ def calls() -> list[Call]:
     def bias(value: Any, data_types: str) -> Argument:
         shapes = exactly((), (ROWS, 4), (1, 4), (ROWS, 1), (1, 1))
         tensor = Tensor(data_types, shapes, "float32", optional=True)
-        return Argument(value, tensor, "BiasTensor", like=Like((1, 4), np.dtype(np.float32)))
+        return Argument(value, tensor, "bias", like=Like((1, 4), np.dtype(np.float32)))
 
     x, weights = floats(ROWS, COLUMNS), floats(COLUMNS, 4)
     any_float = f"{FLOATS} bfloat16"
@@ -143,18 +134,18 @@ def calls() -> list[Call]:
         return jax.eval_shape(functools.partial(lax.dot_general, **options), lhs, rhs)
 
     calls = [Call("dot_general", dot_general, like_lax)]
-    for arguments in (scalars := matrices(directml_names), with_arrays(), packed(scalars)):
+    for arguments in (scalars := matrices(), with_arrays(), packed(scalars)):
         integers = without_scales(arguments) | {"implementation": implementation, "feature_level": level("4_0")}
         calls.append(Call("matmul_integer", integers, to_int32))
         output_fits = one_element_or((ROWS, 1)) if arguments["a_scale"].value is per_row else row
         outputs = {
-            "output_scale": scale("OutputScaleTensor", shapes=output_fits),
+            "output_scale": scale("output_scale", shapes=output_fits),
             **output,
-            "output_zero_point": zero_point("OutputZeroPointTensor", 3, output_fits, BYTES, "uint8"),
+            "output_zero_point": zero_point("output_zero_point", 3, output_fits, BYTES, "uint8"),
         }
         calls.append(Call("quantized_linear_matmul", {**arguments, **outputs}, quantized))
         options = {
-            "output_dtype": data_type("output_dtype OutputTensor", None, "float32"),
+            "output_dtype": data_type("output_dtype", None, "float32"),
             "implementation": implementation,
             "feature_level": level("6_2"),
         }
@@ -164,13 +155,13 @@ def calls() -> list[Call]:
             biased = {**with_float16_scales(arguments), "bias": bias(None, FLOATS)}
         calls.append(Call("matmul_integer_to_float", {**biased, **options}, to_float))
     biases = Tensor("int32", one_element_or((4,), (1, 4), (ROWS, 1), (ROWS, 4)), "int32", optional=True)
-    for arguments in (scalars := matrices(_gemm_names, one_element, one_element_or((4,))), packed(scalars)):
+    for arguments in (scalars := matrices(one_element, one_element_or((4,))), packed(scalars)):
         gemm = {
             **arguments,
-            "c": Argument(ints("int32", 4), biases, "C"),
-            "output_scale": scale("y_scale"),
-            "output_zero_point": zero_point("y_zero_point", data_types=BYTES, scalar="uint8"),
-            "output_dtype": data_type("output_dtype Y", None, BYTES),
+            "c": Argument(ints("int32", 4), biases, "c"),
+            "output_scale": scale("output_scale"),
+            "output_zero_point": zero_point("output_zero_point", data_types=BYTES, scalar="uint8"),
+            "output_dtype": data_type("output_dtype", None, BYTES),
             "implementation": implementation,
         }
         calls.append(Call("quantized_gemm", gemm, quantized))

@@ -45,8 +45,8 @@ def calls() -> list[Call]:
         Call(
             "pack_matrix",
             {
-                "b": Argument(b, Tensor(BYTES, lambda shape: len(shape) == 2 and shape[0] % 2 == 0), "BTensor"),
-                "zero_point": zero_point("BZeroPointTensor", 1, one_element_or((3,), (1, 3)), "int8"),
+                "b": Argument(b, Tensor(BYTES, lambda shape: len(shape) == 2 and shape[0] % 2 == 0), "b"),
+                "zero_point": zero_point("zero_point", 1, one_element_or((3,), (1, 3)), "int8"),
                 "block_size": integer("block_size", 2, (1, 2, 4), optional=True),
                 "k_major": Argument(False, Boolean((False,)), "k_major"),
             },

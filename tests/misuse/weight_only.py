@@ -27,7 +27,7 @@ def calls() -> list[Call]:
     """Weights in two blocks of 32 rows, and an embedding in blocks of 16 columns."""
     compute = data_type("compute_dtype", None, "float32 bfloat16")
     bits = integer("bits", 4, (4,), optional=True)
-    a = Argument(floats(2, 64), Tensor("float32", lambda shape: 0 < len(shape) <= 8 and shape[-1] == 64), "A")
+    a = Argument(floats(2, 64), Tensor("float32", lambda shape: 0 < len(shape) <= 8 and shape[-1] == 64), "a")
     bias = Argument(floats(3), Tensor("float32", exactly((3,)), optional=True), "bias")
     packed = jquant.pack_matrix(ints("uint4", 64, 3), scale=floats(2, 3))
 
@@ -42,7 +42,7 @@ def calls() -> list[Call]:
             "matmul_n_bits",
             {
                 "a": a,
-                "b": Argument(ints("uint8", 3, 2, 16), Tensor("uint8", exactly((3, 2, 16))), "B"),
+                "b": Argument(ints("uint8", 3, 2, 16), Tensor("uint8", exactly((3, 2, 16))), "b"),
                 "scales": Argument(floats(3, 2), Tensor("float32", exactly((3, 2), (6,))), "scales"),
                 "zero_points": Argument(
                     ints("uint8", 3, 1), Tensor("uint8", exactly((3, 1), (3,)), optional=True), "zero_points"
@@ -58,7 +58,7 @@ def calls() -> list[Call]:
             "matmul_n_bits",
             {
                 "a": a,
-                "b": Argument(packed, BlockMatrix((64, 3)), "B scales", like=Like((64, 3), np.dtype(np.int8))),
+                "b": Argument(packed, BlockMatrix((64, 3)), "b scales", like=Like((64, 3), np.dtype(np.int8))),
                 **{name: Argument(None, Nothing(), name) for name in ("scales", "zero_points", "g_idx")},
                 "bias": bias,
                 "bits": bits,

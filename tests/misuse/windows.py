@@ -71,7 +71,7 @@ def calls() -> list[Call]:
         return {f"shape {shape}": lambda shape=shape: np.ones(shape, np.int8) for shape in shapes}
 
     misfits = arrays((1, 3, 4, 4), (1, 2, 1, 1), (1, 2, 4), (1, 2, 4, 4, 4))
-    image = Argument(x, Tensor(BYTES, lambda shape: shape[1:] == x.shape[1:]), "InputTensor input", misfits)
+    image = Argument(x, Tensor(BYTES, lambda shape: shape[1:] == x.shape[1:]), "input", misfits)
 
     def sizes(sizes: Any, strides: Any, dilations: Any, padding: Any) -> list[int]:
         reach = [(size - 1) * dilation + 1 for size, dilation in zip(sizes, dilations or (1, 1), strict=True)]
@@ -95,8 +95,8 @@ def calls() -> list[Call]:
         "dimension_numbers": Argument(None, DimensionNumbers(), "dimension_numbers", layouts),
     }
     misfits = arrays((2, 3, 2, 2), (2, 2, 0, 2), (2, 2, 5, 5), (0, 2, 2, 2), (2, 2, 2), (2, 2, 2, 2, 2))
-    filters = Argument(w, Tensor(BYTES, exactly(w.shape)), "FilterTensor filters", misfits)
-    zeros = zero_point("FilterZeroPointTensor", 1, one_element_or((2,), (1, 2), (1, 2, 1), (1, 2, 1, 1)), "int8")
+    filters = Argument(w, Tensor(BYTES, exactly(w.shape)), "filter filters", misfits)
+    zeros = zero_point("filter_zero_point", 1, one_element_or((2,), (1, 2), (1, 2, 1), (1, 2, 1, 1)), "int8")
     filter_scales = one_element_or((2,), (1, 2), (1, 2, 1), (1, 2, 1, 1))
     optional_floats = Tensor(FLOATS, filter_scales, "float32", optional=True)
 
@@ -117,12 +117,12 @@ def calls() -> list[Call]:
             {
                 "input": image,
                 "input_scale": input_scale,
-                "input_zero_point": zero_point("InputZeroPointTensor"),
+                "input_zero_point": zero_point("input_zero_point"),
                 "filter": filters,
                 "filter_scale": filter_scale,
                 "filter_zero_point": zeros,
                 "bias": bias,
-                "output_dtype": data_type("output_dtype OutputTensor", None, "float32"),
+                "output_dtype": data_type("output_dtype", None, "float32"),
                 **convolves,
                 "feature_level": level("6_2"),
             },
@@ -135,8 +135,8 @@ def calls() -> list[Call]:
 
     per_channel = one_element_or((1, 2, 1, 1))
     output = {
-        "output_zero_point": zero_point("OutputZeroPointTensor", data_types=BYTES, scalar="uint8"),
-        "output_dtype": data_type("output_dtype OutputTensor", None, BYTES),
+        "output_zero_point": zero_point("output_zero_point", data_types=BYTES, scalar="uint8"),
+        "output_dtype": data_type("output_dtype", None, BYTES),
     }
     return [
         Call(
@@ -144,7 +144,7 @@ def calls() -> list[Call]:
             {
                 "input": image,
                 "filter": filters,
-                "input_zero_point": zero_point("InputZeroPointTensor"),
+                "input_zero_point": zero_point("input_zero_point"),
                 "filter_zero_point": zeros,
                 **convolves,
                 "feature_level": level("2_1"),
@@ -152,27 +152,27 @@ def calls() -> list[Call]:
             functools.partial(convolved, output_dtype="int32"),
         ),
         to_floats(  # Python scalars, which take the dtype of an array that is substituted for one of them
-            scale("InputScaleTensor", data_types=FLOATS),
-            scale("FilterScaleTensor", 0.5, filter_scales, FLOATS),
-            Argument(None, optional_floats, "BiasTensor"),
+            scale("input_scale", data_types=FLOATS),
+            scale("filter_scale", 0.5, filter_scales, FLOATS),
+            Argument(None, optional_floats, "bias"),
         ),
         to_floats(
-            scale("InputScaleTensor", np.float32(0.5)),
-            scale("FilterScaleTensor", np.full(2, 0.5, np.float32), filter_scales),
-            Argument(floats(2), dataclasses.replace(optional_floats, data_types="float32"), "BiasTensor"),
+            scale("input_scale", np.float32(0.5)),
+            scale("filter_scale", np.full(2, 0.5, np.float32), filter_scales),
+            Argument(floats(2), dataclasses.replace(optional_floats, data_types="float32"), "bias"),
         ),
         Call(
             "quantized_linear_convolution",
             {
                 "input": image,
-                "input_scale": scale("InputScaleTensor"),
-                "input_zero_point": zero_point("InputZeroPointTensor"),
+                "input_scale": scale("input_scale"),
+                "input_zero_point": zero_point("input_zero_point"),
                 "filter": filters,
-                "filter_scale": scale("FilterScaleTensor", 0.5, filter_scales),
+                "filter_scale": scale("filter_scale", 0.5, filter_scales),
                 "filter_zero_point": zeros,
-                "output_scale": scale("OutputScaleTensor"),
+                "output_scale": scale("output_scale"),
                 "bias": Argument(
-                    ints("int32", 1, 2, 1, 1), Tensor("int32", exactly((1, 2, 1, 1)), None, optional=True), "BiasTensor"
+                    ints("int32", 1, 2, 1, 1), Tensor("int32", exactly((1, 2, 1, 1)), None, optional=True), "bias"
                 ),
                 **output,
                 **convolves,
@@ -183,10 +183,10 @@ def calls() -> list[Call]:
         Call(
             "quantized_linear_average_pool",
             {
-                "input": Argument(x, Tensor(BYTES, lambda shape: len(shape) == 4 and shape[2:] == (4, 4)), "InputTensor"),
-                "input_scale": scale("InputScaleTensor", 0.5, per_channel),
-                "input_zero_point": zero_point("InputZeroPointTensor", 3, per_channel),
-                "output_scale": scale("OutputScaleTensor", 0.5, per_channel),
+                "input": Argument(x, Tensor(BYTES, lambda shape: len(shape) == 4 and shape[2:] == (4, 4)), "input"),
+                "input_scale": scale("input_scale", 0.5, per_channel),
+                "input_zero_point": zero_point("input_zero_point", 3, per_channel),
+                "output_scale": scale("output_scale", 0.5, per_channel),
                 **output,
                 "window_sizes": Argument((2, 2), Integers(2, 4, optional=False), "window_sizes", large),
                 **spatial,

@@ -69,10 +69,10 @@ class TypedBounds:
     function: Callable
 
     def call(self, name, value, dtype):
-        low, high = (value, 1) if name == "Min" else (0, value)
+        low, high = (value, 1) if name == "min" else (0, value)
         return self.function(np.ones(3, dtype), low, high)
 
-    @pytest.mark.parametrize("name", ["Min", "Max"])
+    @pytest.mark.parametrize("name", ["min", "max"])
     @pytest.mark.parametrize("dtype", INTEGERS)
     def test_python_integers_in_range(self, name, dtype):
         info, type_name = np.iinfo(dtype), np.dtype(dtype).name.upper()
@@ -84,21 +84,21 @@ class TypedBounds:
         with pytest.raises(DescriptorTypeError, match=f": {name} is 1.0, but must be an integer of type {type_name}"):
             self.call(name, 1.0, dtype)
 
-    @pytest.mark.parametrize("name", ["Min", "Max"])
+    @pytest.mark.parametrize("name", ["min", "max"])
     def test_python_floats_in_range(self, name):
         for value in (65504, -np.inf, 0.1):
             assert self.call(name, value, np.float16).dtype == np.float16
         with pytest.raises(DescriptorError, match=f": {name} is 70000, outside the range of FLOAT16, "):
             self.call(name, 70000, np.float16)
 
-    @pytest.mark.parametrize("name", ["Min", "Max"])
+    @pytest.mark.parametrize("name", ["min", "max"])
     @pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float32])
     def test_arrays_of_the_type_of_the_input(self, name, dtype):
         input_type = np.dtype(dtype).name.upper()
         assert self.call(name, np.zeros((), dtype), dtype).dtype == dtype
         for other in {np.int8, np.uint8, np.float16, np.float32, np.int32, np.bool} - {dtype}:
             bound_type = np.dtype(other).name.upper()
-            text = f": {name} has data type {bound_type}; it must match that of InputTensor, {input_type}"
+            text = f": {name} has data type {bound_type}; it must match the data type of input, {input_type}"
             with pytest.raises(DescriptorTypeError, match=text):
                 self.call(name, np.zeros((), other), dtype)
         assert self.call(name, np.zeros((1, 1), dtype), dtype).dtype == dtype
@@ -136,9 +136,9 @@ class Gradient:
             expected = np.where((x > 0) & (x < 4), np.full(sizes, 7, np.float32), np.float32(0))
             assert_equal(self.clip_gradient(x, np.full(sizes, 7, np.float32), 0, 4), expected)
         for sizes in ((3,), (1, 2, 3), (3, 3)):
-            with pytest.raises(DescriptorError, match="InputGradientTensor has shape"):
+            with pytest.raises(DescriptorError, match="input_gradient has shape"):
                 self.clip_gradient(x, np.ones(sizes, np.float32), 0, 4)
-        with pytest.raises(DescriptorError, match="InputGradientTensor has shape"):
+        with pytest.raises(DescriptorError, match="input_gradient has shape"):
             self.clip_gradient(x[:1], x, 0, 4)
         assert self.clip_gradient(x[:0], x[:0], 0, 4).shape == (0, 3)
 

@@ -298,10 +298,10 @@ def _packed(*arguments, **options):
         (_call(_SCALE, k_parts=0), "k_parts is 0; it must be a power of two"),
         (
             _call(_SCALE, np.ones((1, 3), jnp.int4)),
-            "dimension 0 of b_zero_point, of shape (1, 3), must be 2: BlockCount is 2",
+            "b_zero_point has shape (1, 3); dimension 0 must be 2: BlockCount is 2",
         ),
-        (_call(np.ones((2, 4), FLOAT32)), "dimension 1 of b_scale, of shape (2, 4), must be 3: N is 3 in b"),
-        (_call(a=_A[:, :32]), "dimension 0 of b, of shape (64, 3), must be 32: K is 32 in a"),
+        (_call(np.ones((2, 4), FLOAT32)), "b_scale has shape (2, 4); dimension 1 must be 3: N is 3 in b"),
+        (_call(a=_A[:, :32]), "b has shape (64, 3); dimension 0 must be 32: K is 32 in a"),
         (_call(a_scale=np.ones(3, FLOAT32)), "must be 1 or 2: AScaleCount is 1 or M, which is 2 in a"),
         (_call(a_scale=np.ones((3, 2, 1), FLOAT32)), "a_scale has shape (3, 2, 1), a has (2, 64): each batch size must"),
         (
@@ -316,8 +316,11 @@ def _packed(*arguments, **options):
     [
         (_call(a=_A.astype(np.int16)), "a has data type INT16; the operator allows INT8, UINT8"),
         (_call(b=np.ones((64, 3), jnp.int2)), "b has data type INT2; the operator allows INT4, UINT4, INT8, UINT8"),
-        (_call(_SCALE, np.ones((2, 3), jnp.uint4)), "b_zero_point has data type UINT4; it must match that of b, INT4"),
-        (_call(a_zero_point=np.uint8(1)), "a_zero_point has data type UINT8; it must match that of a, INT8"),
+        (
+            _call(_SCALE, np.ones((2, 3), jnp.uint4)),
+            "b_zero_point has data type UINT4; it must match the data type of b, INT4",
+        ),
+        (_call(a_zero_point=np.uint8(1)), "a_zero_point has data type UINT8; it must match the data type of a, INT8"),
         (_call(b=jquant.pack_matrix(np.ones((64, 3), np.int8))), _WITHOUT_SCALES),
         (_call(None, b=jquant.pack_matrix(np.ones((64, 3), np.int8))), _WITHOUT_SCALES),
         (

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.comparison import assert_equal
-from support.signatures import f32, raises
+from support.signatures import f32, raises, told
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError
@@ -76,24 +76,27 @@ def test_ranks_0_to_8():
         assert_equal(jquant.clip(x, 0, 9), np.minimum(x, 9).astype(np.uint8))
 
 
-@pytest.mark.parametrize("name", ["Min", "Max", "ScaleBias.Scale", "ScaleBias.Bias"])
+DOCUMENTED = {"min": "Min", "max": "Max", "scale_bias.scale": "ScaleBias.Scale", "scale_bias.bias": "ScaleBias.Bias"}
+
+
+@pytest.mark.parametrize("name", ["min", "max", "scale_bias.scale", "scale_bias.bias"])
 def test_python_scalars(name):
-    floats = {"Min": 0, "Max": 1, "ScaleBias.Scale": 1, "ScaleBias.Bias": 0, name: 1e39}
-    with pytest.raises(DescriptorError, match=rf"DML_ELEMENT_WISE_CLIP: {name} is 1e\+39, outside the range of FLOAT32, "):
+    floats = {"min": 0, "max": 1, "scale_bias.scale": 1, "scale_bias.bias": 0, name: 1e39}
+    with pytest.raises(DescriptorError, match=rf"clip: {name} is 1e\+39, outside the range of FLOAT32, "):
         jquant.clip(
             jnp.ones(2, jnp.float16),
-            floats["Min"],
-            floats["Max"],
-            scale_bias=jquant.ScaleBias(floats["ScaleBias.Scale"], floats["ScaleBias.Bias"]),
+            floats["min"],
+            floats["max"],
+            scale_bias=jquant.ScaleBias(floats["scale_bias.scale"], floats["scale_bias.bias"]),
         )
 
 
-@pytest.mark.parametrize("name", ["Min", "Max", "ScaleBias.Scale", "ScaleBias.Bias"])
+@pytest.mark.parametrize("name", ["min", "max", "scale_bias.scale", "scale_bias.bias"])
 class TestBounds:
     def clip(self, name, value):
-        floats = {"Min": 0.0, "Max": 1.0, "ScaleBias.Scale": 1.0, "ScaleBias.Bias": 0.0, name: value}
-        scale_bias = jquant.ScaleBias(floats["ScaleBias.Scale"], floats["ScaleBias.Bias"])
-        return jquant.clip(jnp.ones(2, jnp.float16), floats["Min"], floats["Max"], scale_bias=scale_bias)
+        floats = {"min": 0.0, "max": 1.0, "scale_bias.scale": 1.0, "scale_bias.bias": 0.0, name: value}
+        scale_bias = jquant.ScaleBias(floats["scale_bias.scale"], floats["scale_bias.bias"])
+        return jquant.clip(jnp.ones(2, jnp.float16), floats["min"], floats["max"], scale_bias=scale_bias)
 
     @pytest.mark.parametrize("value", [0, 1.5, np.float32(1), jnp.float32(1), np.zeros((), np.float32)], ids=repr)
     def test_accepted(self, name, value):
@@ -105,12 +108,13 @@ class TestBounds:
 
     @pytest.mark.parametrize("sizes", [(2,), (1, 2), (0,)], ids=str)
     def test_one_element_only(self, name, sizes):
-        with raises(f"DML_ELEMENT_WISE_CLIP: {name} has shape {sizes}, but must have 1 element"):
+        with raises(told("clip", name, f"has shape {sizes}, but must have 1 element", DOCUMENTED[name])):
             self.clip(name, jnp.zeros(sizes, f32))
 
     @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int32", "uint8", "bool", "complex64"])
     def test_floats_only(self, name, dtype):
-        with raises(f"DML_ELEMENT_WISE_CLIP: {name} has data type {dtype.upper()}; it must be FLOAT32", DescriptorTypeError):
+        text = f"has data type {dtype.upper()}; it must be FLOAT32"
+        with raises(told("clip", name, text, DOCUMENTED[name]), DescriptorTypeError):
             self.clip(name, jnp.zeros((), dtype))
 
 
@@ -118,6 +122,6 @@ class TestBounds:
 def test_scale_bias_is_for_floats(dtype):
     x = jnp.ones(2, dtype)
     assert jquant.clip(x, 0, 1).dtype == x.dtype
-    text = f"ScaleBias is defined only for float types; InputTensor has data type {dtype.upper()}"
-    with raises(f"DML_ELEMENT_WISE_CLIP: {text}", DescriptorTypeError):
+    text = f"is defined only for float types; input has data type {dtype.upper()}"
+    with raises(told("clip", "scale_bias", text, "ScaleBias"), DescriptorTypeError):
         jquant.clip(x, 0, 1, scale_bias=jquant.ScaleBias(2, 1))

@@ -24,10 +24,10 @@ def test_scale_bias(dtype):
     x, bounds = floats(dtype), np.array([-1, 6], dtype)
     actual = jquant.clip1(x, *bounds, scale_bias=(1.1, -0.3), feature_level=level(x))
     assert_equal(actual, reference.clip1(x, *bounds, (1.1, -0.3)))
-    with pytest.raises(DescriptorTypeError, match=r"CLIP1: ScaleBias\.Scale has data type FLOAT16; it must be FLOAT32"):
+    with pytest.raises(DescriptorTypeError, match=r"clip1: scale_bias\.scale has data type FLOAT16; it must be FLOAT32"):
         jquant.clip1(x, *bounds, scale_bias=(np.float16(1), 0.0), feature_level=level(x))
     with pytest.raises(
-        DescriptorTypeError, match="CLIP1: ScaleBias is defined only for float types; InputTensor has data type I"
+        DescriptorTypeError, match="clip1: scale_bias is defined only for float types; input has data type I"
     ):
         jquant.clip1(np.ones(3, np.int8), 0, 1, scale_bias=(1.0, 0.0))
 

@@ -103,15 +103,15 @@ PADDINGS = (
 @pytest.mark.parametrize(
     ("operands", "options", "message"),
     [
-        ((x, of(4, 6, 3)), {}, "InputTensor has shape (2, 6, 5, 5), FilterTensor has (4, 6, 3): the dimension counts must"),
+        ((x, of(4, 6, 3)), {}, "input has shape (2, 6, 5, 5), filter has (4, 6, 3): the dimension counts must"),
         ((of(2, 6), of(4, 6)), {}, "the dimension counts must be the same, and at least 3"),
         ((x, of(4, 5, 3, 3)), {}, "groups is 1: the input has 6 channels (dimension 1), but the 4 filters expect 5 x groups"
          '; for channels-last data, pass dimension_numbers=("NHWC", "HWIO", "NHWC")'),
         ((x, of(4, 2, 3, 3)), {"groups": 3}, "groups is 3; it must divide the number of filters, which is 4"),
-        ((x, of(0, 6, 3, 3)), {}, "FilterTensor has shape (0, 6, 3, 3); it must have at least one filter"),
-        ((x, of(4, 6, 0, 3)), {}, "the window shape, from FilterTensor, is (0, 3); its sizes must be positive"),
-        ((x, of(4, 6, 3, 6)), {}, "a window of shape (3, 6) with dilations (1, 1) does not fit into (5, 5) elements with "
-         "padding ((0, 0), (0, 0))"),
+        ((x, of(0, 6, 3, 3)), {}, "filter has shape (0, 6, 3, 3); it must have at least one filter"),
+        ((x, of(4, 6, 0, 3)), {}, "filter gives windows of shape (0, 3); its sizes must be positive"),
+        ((x, of(4, 6, 3, 6)), {}, "input of (5, 5) elements with padding ((0, 0), (0, 0)) is too small for a window of "
+         "shape (3, 6) with dilations (1, 1); these follow from input, padding, filter and dilations"),
         ((x, w), {"groups": 0}, "groups is 0; it must be a positive integer"),
         ((x, w), {"groups": 2.0}, "groups is the float 2.0; it must be a positive integer"),
         ((x, w), {"strides": jnp.array([1, 1])}, f"strides {INTS} a jax.Array"),
@@ -125,10 +125,10 @@ PADDINGS = (
         ((x, w), {"padding": ((1, 1),)}, f"padding is ((1, 1),); {PADDINGS}"),
         ((x, w), {"padding": "same"}, "padding is 'same'; the names are VALID, SAME, SAME_UPPER, SAME_LOWER"),
         ((x, w), {"dimension_numbers": ("NHWC", "OIHW")}, "dimension_numbers is ('NHWC', 'OIHW')"),
-        ((x, w, of(2, dtype=np.uint8)), {}, "dimension 0 of InputZeroPointTensor, of shape (2,), must be 1: its shape must "
+        ((x, w, of(2, dtype=np.uint8)), {}, "input_zero_point has shape (2,); dimension 0 must be 1: its shape must "
          "be (1)"),
-        ((x, w, None, of(3)), {}, "dimension 0 of FilterZeroPointTensor, of shape (3,), must be 1 or 4"),
-        ((x, w, None, of(4, 1)), {}, "dimension 0 of FilterZeroPointTensor, of shape (4, 1), must be 1"),
+        ((x, w, None, of(3)), {}, "filter_zero_point has shape (3,); dimension 0 must be 1 or 4"),
+        ((x, w, None, of(4, 1)), {}, "filter_zero_point has shape (4, 1); dimension 0 must be 1"),
         ((of(1, 1, 1, 1, 1), of(1, 1, 1, 1, 1)), {}, "rank 5 (shape (1, 1, 1, 1, 1)); DML_FEATURE_LEVEL_6_4 allows 3 "
          "to 4; 5 is allowed from FeatureLevel.EXTENDED on"),
         ((of(1, 1, 1), of(1, 1, 1)), {"feature_level": "2_1"}, "DML_FEATURE_LEVEL_2_1 allows 4; 3 is allowed from "

@@ -231,24 +231,25 @@ def test_errors():
     assert call(bias=f16(4)).dtype == np.float16
     assert call(w_scale=f32(4), output_dtype="BFLOAT16", feature_level="EXTENDED").dtype == jnp.bfloat16
     for arguments, message in (
-        ({"x_scale": f32(4)}, "dimension 0 of InputScaleTensor, of shape (4,), must be 1"),
-        ({"w_scale": f32(3)}, "dimension 0 of FilterScaleTensor, of shape (3,), must be 1 or 4"),
-        ({"bias": f32(3)}, "dimension 0 of BiasTensor, of shape (3,), must be 1 or 4: BiasChannelCount is 1 or "
-         "FilterBatchCount, which is 4 in FilterTensor"),
-        ({"bias": f32(1, 3, 1, 1)}, "dimension 1 of BiasTensor, of shape (1, 3, 1, 1), must be 1 or 4"),
-        ({"bias": f32(2, 4, 1, 1)}, "dimension 0 of BiasTensor, of shape (2, 4, 1, 1), must be 1"),
-        ({"bias": f32(1, 4, 1, 1, 1)}, "BiasTensor has rank 5 (shape (1, 4, 1, 1, 1)); DML_FEATURE_LEVEL_6_4 allows "
+        ({"x_scale": f32(4)}, "input_scale has shape (4,); dimension 0 must be 1"),
+        ({"w_scale": f32(3)}, "filter_scale has shape (3,); dimension 0 must be 1 or 4"),
+        ({"bias": f32(3)}, "bias has shape (3,); dimension 0 must be 1 or 4: BiasChannelCount is 1 or "
+         "FilterBatchCount, which is 4 in filter"),
+        ({"bias": f32(1, 3, 1, 1)}, "bias has shape (1, 3, 1, 1); dimension 1 must be 1 or 4"),
+        ({"bias": f32(2, 4, 1, 1)}, "bias has shape (2, 4, 1, 1); dimension 0 must be 1"),
+        ({"bias": f32(1, 4, 1, 1, 1)}, "bias has rank 5 (shape (1, 4, 1, 1, 1)); DML_FEATURE_LEVEL_6_4 allows "
          "1 to 4; 5 is allowed from FeatureLevel.EXTENDED on"),
-        ({"feature_level": "6_1"}, "not available before DML_FEATURE_LEVEL_6_2; DML_FEATURE_LEVEL_6_1 was given"),
+        ({"feature_level": "6_1"}, "feature_level is DML_FEATURE_LEVEL_6_1; the operator is available from "
+         "DML_FEATURE_LEVEL_6_2 on"),
     ):  # fmt: skip
         with pytest.raises(DescriptorError, match=re.escape(f"convolution_integer_to_float: {message}")):
             call(**arguments)
     for arguments, message in (
-        ({"bias": of(4, dtype=np.int32)}, "BiasTensor has data type INT32; it must match that of InputScaleTensor, FLOAT32"),
-        ({"x_scale": f16(1), "bias": f32(4)}, "BiasTensor has data type FLOAT32; it must match that of InputScaleTensor"),
-        ({"output_dtype": "FLOAT16"}, "OutputTensor has data type FLOAT16; below FeatureLevel.EXTENDED "
-         "it must match that of InputScaleTensor, FLOAT32"),
-        ({"output_dtype": "INT32"}, "OutputTensor has data type INT32; DML_FEATURE_LEVEL_6_4 allows FLOAT32, FLOAT16"),
+        ({"bias": of(4, dtype=np.int32)}, "bias has data type INT32; it must match the data type of input_scale, FLOAT32"),
+        ({"x_scale": f16(1), "bias": f32(4)}, "bias has data type FLOAT32; it must match the data type of input_scale"),
+        ({"output_dtype": "FLOAT16"}, "output_dtype is FLOAT16; below FeatureLevel.EXTENDED "
+         "it must match the data type of input_scale, FLOAT32"),
+        ({"output_dtype": "INT32"}, "output_dtype is INT32; DML_FEATURE_LEVEL_6_4 allows FLOAT32, FLOAT16"),
     ):  # fmt: skip
         with pytest.raises(DescriptorTypeError, match=re.escape(f"convolution_integer_to_float: {message}")):
             call(**arguments)

@@ -78,31 +78,34 @@ def test_derivative_of_min_first():
 X = np.zeros((3, 2), np.int8)
 PAIR = FLOAT32([1, 1])
 REFUSED = [
-    (lambda: jquant.dequantize(X, 1, 0), "Dequantize: max_range, 0.0, is less than min_range, 1.0"),
-    (lambda: jquant.dequantize(X, PAIR, PAIR, axis=2), "Dequantize: axis is 2; it must be a dimension"),
-    (lambda: jquant.dequantize(X, PAIR, 1), "Dequantize: min_range has shape (2,); without axis it must have 1 element"),
-    (lambda: jquant.dequantize(X, PAIR, 1, axis=1), "Dequantize: max_range has shape (); with axis=1 it must be (2,)"),
-    (lambda: jquant.dequantize(X, PAIR, PAIR, axis=1, mode="MIN_FIRST"), "Dequantize: MIN_FIRST has a single range: axis=1"),
+    (lambda: jquant.dequantize(X, 1, 0), "dequantize: max_range is 0.0, which is less than min_range, 1.0"),
+    (lambda: jquant.dequantize(X, PAIR, PAIR, axis=2), "dequantize: axis is 2; it must be a dimension"),
+    (lambda: jquant.dequantize(X, PAIR, 1), "dequantize: min_range has shape (2,); without axis it must have 1 element"),
+    (lambda: jquant.dequantize(X, PAIR, 1, axis=1), "dequantize: max_range has shape (); with axis=1 it must be (2,)"),
+    (
+        lambda: jquant.dequantize(X, PAIR, PAIR, axis=1, mode="MIN_FIRST"),
+        "dequantize: axis is 1; MIN_FIRST has a single range",
+    ),
     (
         lambda: jquant.dequantize(X, 0, 1, mode="SCALED", dtype="bfloat16"),
-        "BFLOAT16 is for mode MIN_COMBINED only, not SCALED",
+        "dtype is BFLOAT16, which is for mode MIN_COMBINED only, not SCALED",
     ),
 ]
 REFUSED_TYPES = [
-    (lambda: jquant.dequantize(1, 0, 1), "Dequantize: input is the Python scalar 1"),
+    (lambda: jquant.dequantize(1, 0, 1), "dequantize: input is the Python scalar 1"),
     (
         lambda: jquant.dequantize(X.astype(FLOAT32), 0, 1),
-        "Dequantize: the data type of input is FLOAT32; the operator allows qint8 (INT8), quint8",
+        "dequantize: input has data type FLOAT32; the operator allows qint8 (INT8), quint8",
     ),
     (
         lambda: jquant.dequantize(X.astype(np.uint32), 0, 1),
-        "Dequantize: the data type of input is UINT32; the operator allows qint8 (INT8), quint8",
+        "dequantize: input has data type UINT32; the operator allows qint8 (INT8), quint8",
     ),
     (
         lambda: jquant.dequantize(X, 0, 1, dtype="float16"),
-        "Dequantize: dtype is FLOAT16; it must be one of FLOAT32, BFLOAT16",
+        "dequantize: dtype is FLOAT16; it must be one of FLOAT32, BFLOAT16",
     ),
-    (lambda: jquant.dequantize(X, np.float16(0), 1), "Dequantize: min_range has data type FLOAT16; it must be FLOAT32"),
+    (lambda: jquant.dequantize(X, np.float16(0), 1), "dequantize: min_range has data type FLOAT16; it must be FLOAT32"),
 ]
 
 

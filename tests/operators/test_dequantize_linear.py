@@ -93,16 +93,14 @@ def test_python_zero_points(dtype):
     x = jnp.array([limits.max], dtype)
     result = jquant.dequantize_linear(x, 2, int(limits.max))
     assert (result.dtype, result.tolist()) == (jnp.float32, [0.0])
-    with pytest.raises(
-        DescriptorError, match=f"DEQUANTIZE_LINEAR: ZeroPointTensor is {limits.max + 1}, outside the range of"
-    ):
+    with pytest.raises(DescriptorError, match=f"dequantize_linear: zero_point is {limits.max + 1}, outside the range of"):
         jquant.dequantize_linear(x, 2, limits.max + 1)
-    with pytest.raises(DescriptorTypeError, match=f"ZeroPointTensor is 1.0, but must be an integer of type {dtype.upper()}"):
+    with pytest.raises(DescriptorTypeError, match=f"zero_point is 1.0, but must be an integer of type {dtype.upper()}"):
         jquant.dequantize_linear(x, 2, 1.0)
 
 
 def test_python_scales():
-    with pytest.raises(DescriptorError, match=r"ScaleTensor is 1e\+39, outside the range of FLOAT32, "):
+    with pytest.raises(DescriptorError, match=r"scale is 1e\+39, outside the range of FLOAT32, "):
         jquant.dequantize_linear(np.uint8([1]), 1e39)
     assert jquant.dequantize_linear(np.uint8([1]), float("inf")).tolist() == [float("inf")]
 

@@ -316,11 +316,15 @@ class TestRows:
     def test_misuse(self, options, text):
         with pytest.raises(DescriptorError) as raised:
             jquant.dynamic_quantize_linear(np.ones((2, 3), FLOAT32), **{"feature_level": "EXTENDED"} | options)
-        assert str(raised.value).startswith(f"DML_DYNAMIC_QUANTIZE_LINEAR: {text}")
+        assert str(raised.value).startswith(f"dynamic_quantize_linear: {text}")
 
     def test_a_scalar_has_no_axis(self):
         with pytest.raises(DescriptorError, match="axis is 0, but the input is a scalar"):
             jquant.dynamic_quantize_linear(2.0, axis=0, feature_level="EXTENDED")
+
+
+def told(subject, text, tensor=""):
+    return f"dynamic_quantize_linear: {subject} {text} ({tensor}DML_DYNAMIC_QUANTIZE_LINEAR)"
 
 
 class TestArguments:
@@ -331,7 +335,7 @@ class TestArguments:
         try:
             result = jax.eval_shape(function, of(*shape, dtype=dtype))
         except DescriptorError as error:
-            return type(error), str(error).removeprefix("DML_DYNAMIC_QUANTIZE_LINEAR: ")
+            return type(error), str(error)
         return [(x.shape, x.dtype.name) for x in result]
 
     @pytest.mark.usefixtures("x64")
@@ -344,12 +348,12 @@ class TestArguments:
             expected = [((2, 3), "uint8"), ((), "float32"), ((), "uint8")]
             if dtype not in inputs:
                 hint = "; BFLOAT16 is allowed from FeatureLevel.EXTENDED on" if dtype == "bfloat16" else ""
-                text = f"InputTensor has data type {dtype.upper()}; {name} allows {names}{hint}"
+                text = told("input", f"has data type {dtype.upper()}; {name} allows {names}{hint}", "InputTensor of ")
                 expected = DescriptorTypeError, text
             assert self.outcome(level, dtype=dtype) == expected
             expected = [((2, 3), dtype), ((), "float32"), ((), dtype)]
             if dtype not in ("int8", "uint8"):
-                text = f"OutputTensor has data type {dtype.upper()}; {name} allows INT8, UINT8"
+                text = told("output_dtype", f"is {dtype.upper()}; {name} allows INT8, UINT8", "OutputTensor of ")
                 expected = DescriptorTypeError, text
             assert self.outcome(level, output=dtype) == expected
 
@@ -357,11 +361,13 @@ class TestArguments:
     def test_ranks(self, rank):
         expected = [((2,) * rank, "uint8"), ((), "float32"), ((), "uint8")]
         if rank == 9:
-            text = f"InputTensor has rank 9 (shape {(2,) * 9}); DML_FEATURE_LEVEL_6_4 allows 1 to 8"
+            text = f"has rank 9 (shape {(2,) * 9}); DML_FEATURE_LEVEL_6_4 allows 1 to 8"
+            text = told("input", text, "InputTensor of ")
             expected = DescriptorError, text
         assert self.outcome(shape=(2,) * rank) == expected
 
     @pytest.mark.parametrize("level", ["1_0", "3_1"])
     def test_levels(self, level):
-        text = f"not available before DML_FEATURE_LEVEL_4_0; DML_FEATURE_LEVEL_{level} was given"
+        text = f"is DML_FEATURE_LEVEL_{level}; the operator is available from DML_FEATURE_LEVEL_4_0 on"
+        text = told("feature_level", text)
         assert self.outcome(level) == (DescriptorError, text)

@@ -118,7 +118,7 @@ def test_on_a_mesh(spec):
 
 
 def raises(message, error=DescriptorError):
-    return pytest.raises(error, match=f"GatherBlockQuantized: {message}")
+    return pytest.raises(error, match=f"gather_block_quantized: {message}")
 
 
 def test_errors():

@@ -11,7 +11,7 @@ import pytest
 from support.comparison import assert_equal
 from support.programs import together
 from support.sampling import one_in
-from support.signatures import i8, of, outcome, u8
+from support.signatures import i8, of, outcome, told, u8
 
 import jquant
 from jquant import DescriptorError
@@ -118,7 +118,7 @@ def test_packed_weights_wrap_in_their_sums():
 
 def test_other_packed_weights_raise():
     a, blocks = np.ones((2, 4), np.int8), jquant.pack_matrix(np.ones((4, 3), np.int8), scale=np.ones((1, 3), np.float32))
-    with pytest.raises(TypeError, match=r"BTensor was packed with scales, as block_scaled_matmul takes it: pack_matrix"):
+    with pytest.raises(TypeError, match=r"b was packed with scales, as block_scaled_matmul takes it: pack_matrix"):
         jquant.matmul_integer(a, blocks)
     with pytest.raises(TypeError, match="is of type SimpleNamespace, which holds packed weights: pass its attribute matrix"):
         jquant.matmul_integer(a, SimpleNamespace(matrix=blocks))
@@ -152,9 +152,9 @@ def test_vmap_over_rows_is_a_product_of_a_matrix(packed):
 def test_python_zero_points():
     a, b = jnp.ones((2, 3), jnp.uint8), jnp.ones((3, 4), jnp.int8)
     assert jquant.matmul_integer(a, b, 255, -128).tolist() == [[3 * (1 - 255) * (1 + 128)] * 4] * 2
-    with pytest.raises(DescriptorError, match="AZeroPointTensor is 256, outside the range of UINT8"):
+    with pytest.raises(DescriptorError, match="a_zero_point is 256, outside the range of UINT8"):
         jquant.matmul_integer(a, b, 256)
-    with pytest.raises(DescriptorError, match="BZeroPointTensor is 128, outside the range of INT8"):
+    with pytest.raises(DescriptorError, match="b_zero_point is 128, outside the range of INT8"):
         jquant.matmul_integer(a, b, None, 128)
 
 
@@ -209,49 +209,53 @@ class TestSizes:
     @pytest.mark.parametrize(
         ("a", "b", "text"),
         [
-            ((2, 3), (4, 3), "dimension 0 of BTensor, of shape (4, 3), must be 3: K is 3 in ATensor"),
-            ((2, 1), (3, 4), "dimension 0 of BTensor, of shape (3, 4), must be 1: K is 1 in ATensor"),
-            ((2, 3), (1, 4), "dimension 0 of BTensor, of shape (1, 4), must be 3: K is 3 in ATensor"),
-            ((5, 2, 3), (5, 4, 4), "dimension 1 of BTensor, of shape (5, 4, 4), must be 3: K is 3 in ATensor"),
-            ((5, 6, 2, 3), (5, 6, 4, 4), "dimension 2 of BTensor, of shape (5, 6, 4, 4), must be 3: K is 3 in ATensor"),
+            ((2, 3), (4, 3), "b has shape (4, 3); dimension 0 must be 3: K is 3 in a"),
+            ((2, 1), (3, 4), "b has shape (3, 4); dimension 0 must be 1: K is 1 in a"),
+            ((2, 3), (1, 4), "b has shape (1, 4); dimension 0 must be 3: K is 3 in a"),
+            ((5, 2, 3), (5, 4, 4), "b has shape (5, 4, 4); dimension 1 must be 3: K is 3 in a"),
+            ((5, 6, 2, 3), (5, 6, 4, 4), "b has shape (5, 6, 4, 4); dimension 2 must be 3: K is 3 in a"),
         ],
         ids=str,
     )
     def test_rejected(self, a, b, text):
         for level in ("6_4", "EXTENDED"):
-            assert self.outcome(a, b, level=level) == (DescriptorError, f"DML_MATRIX_MULTIPLY_INTEGER: {text}")
+            assert self.outcome(a, b, level=level) == (
+                DescriptorError,
+                told("matmul_integer", *text.split(" ", 1), "BTensor"),
+            )
 
     @pytest.mark.parametrize(
         ("a", "b", "output", "remedy"),
         [
-            ((2, 3), (5, 3, 4), (5, 2, 4), "ATensor to (1, 2, 3)"),
-            ((5, 2, 3), (3, 4), (5, 2, 4), "BTensor to (1, 3, 4)"),
-            ((1, 5, 2, 3), (5, 3, 4), (1, 5, 2, 4), "BTensor to (1, 5, 3, 4)"),
-            ((6, 5, 2, 3), (3, 4), (6, 5, 2, 4), "BTensor to (1, 1, 3, 4)"),
+            ((2, 3), (5, 3, 4), (5, 2, 4), "a to (1, 2, 3)"),
+            ((5, 2, 3), (3, 4), (5, 2, 4), "b to (1, 3, 4)"),
+            ((1, 5, 2, 3), (5, 3, 4), (1, 5, 2, 4), "b to (1, 5, 3, 4)"),
+            ((6, 5, 2, 3), (3, 4), (6, 5, 2, 4), "b to (1, 1, 3, 4)"),
         ],
         ids=str,
     )
     def test_ranks_align_at_jquants_own_level(self, a, b, output, remedy):
-        text = f"ATensor has shape {a}, BTensor has {b}: the dimension counts must be the same; reshape {remedy}, or use"
-        text = f"DML_MATRIX_MULTIPLY_INTEGER: {text} FeatureLevel.EXTENDED, which aligns ranks as NumPy does"
-        assert self.outcome(a, b) == (DescriptorError, text)
+        text = f"has shape {a}, b has {b}: the dimension counts must be the same; reshape {remedy}, or use"
+        text = f"{text} FeatureLevel.EXTENDED, which aligns ranks as NumPy does"
+        expected = told("matmul_integer", "a", text, "ATensor", "BTensor")
+        assert self.outcome(a, b) == (DescriptorError, expected)
         assert self.outcome(a, b, level="EXTENDED") == (output, jnp.int32)
 
     @pytest.mark.parametrize(
         ("a", "b", "text"),
         [
-            ((5, 2, 3), (6, 3, 4), "dimension 0 of BTensor, of shape (6, 3, 4), must be "),
-            ((5, 6, 2, 3), (7, 6, 3, 4), "dimension 0 of BTensor, of shape (7, 6, 3, 4), must be "),
-            ((5, 6, 2, 3), (5, 7, 3, 4), "dimension 1 of BTensor, of shape (5, 7, 3, 4), must be "),
-            ((5, 6, 2, 3), (1, 7, 3, 4), "dimension 1 of BTensor, of shape (1, 7, 3, 4), must be "),
-            ((5, 2, 3), (0, 3, 4), "dimension 0 of BTensor, of shape (0, 3, 4), must be "),
+            ((5, 2, 3), (6, 3, 4), "b has shape (6, 3, 4); dimension 0 must be "),
+            ((5, 6, 2, 3), (7, 6, 3, 4), "b has shape (7, 6, 3, 4); dimension 0 must be "),
+            ((5, 6, 2, 3), (5, 7, 3, 4), "b has shape (5, 7, 3, 4); dimension 1 must be "),
+            ((5, 6, 2, 3), (1, 7, 3, 4), "b has shape (1, 7, 3, 4); dimension 1 must be "),
+            ((5, 2, 3), (0, 3, 4), "b has shape (0, 3, 4); dimension 0 must be "),
         ],
         ids=str,
     )
     def test_batches(self, a, b, text):
         error, message = self.outcome(a, b)
         assert error is DescriptorError
-        assert message.startswith(f"DML_MATRIX_MULTIPLY_INTEGER: {text}")
+        assert message.startswith(f"matmul_integer: {text}")
 
     def test_batches_broadcast_from_the_first_level_on(self):
         assert self.outcome((5, 1, 2, 3), (1, 6, 3, 4), level="2_1") == ((5, 6, 2, 4), jnp.int32)
@@ -273,9 +277,9 @@ class TestSizes:
         [
             ((1, 2), 1, "must be 1: its shape must be (AZeroPointCount, 1)"),
             ((2, 2), 1, "must be 1: its shape must be (AZeroPointCount, 1)"),
-            ((3,), 0, "must be 1 or 2: AZeroPointCount is 1 or M, which is 2 in ATensor"),
-            ((0,), 0, "must be 1 or 2: AZeroPointCount is 1 or M, which is 2 in ATensor"),
-            ((4, 1), 0, "must be 1 or 2: AZeroPointCount is 1 or M, which is 2 in ATensor"),
+            ((3,), 0, "must be 1 or 2: AZeroPointCount is 1 or M, which is 2 in a"),
+            ((0,), 0, "must be 1 or 2: AZeroPointCount is 1 or M, which is 2 in a"),
+            ((4, 1), 0, "must be 1 or 2: AZeroPointCount is 1 or M, which is 2 in a"),
             ((5, 2, 1), 0, "must be 1: its shape must be (1, AZeroPointCount, 1)"),  # batches come through vmap
             ((1, 1, 2), 2, "must be 1: its shape must be (1, AZeroPointCount, 1)"),
             ((5, 1, 2, 1), 0, "must be 1: its shape must be (1, 1, AZeroPointCount, 1)"),
@@ -285,7 +289,8 @@ class TestSizes:
         ids=str,
     )
     def test_wrong_a_zero_point(self, sizes, axis, text):
-        expected = f"DML_MATRIX_MULTIPLY_INTEGER: dimension {axis} of AZeroPointTensor, of shape {sizes}, {text}"
+        text = f"has shape {sizes}; dimension {axis} {text}"
+        expected = told("matmul_integer", "a_zero_point", text, "AZeroPointTensor")
         assert self.outcome((5, 6, 2, 3), (5, 6, 3, 4), sizes) == (DescriptorError, expected)
 
     @pytest.mark.parametrize(
@@ -293,9 +298,9 @@ class TestSizes:
         [
             ((4, 1), 0, "must be 1: its shape must be (1, BZeroPointCount)"),
             ((4, 4), 0, "must be 1: its shape must be (1, BZeroPointCount)"),
-            ((3,), 0, "must be 1 or 4: BZeroPointCount is 1 or N, which is 4 in BTensor"),
-            ((2,), 0, "must be 1 or 4: BZeroPointCount is 1 or N, which is 4 in BTensor"),
-            ((1, 3), 1, "must be 1 or 4: BZeroPointCount is 1 or N, which is 4 in BTensor"),
+            ((3,), 0, "must be 1 or 4: BZeroPointCount is 1 or N, which is 4 in b"),
+            ((2,), 0, "must be 1 or 4: BZeroPointCount is 1 or N, which is 4 in b"),
+            ((1, 3), 1, "must be 1 or 4: BZeroPointCount is 1 or N, which is 4 in b"),
             ((5, 1, 4), 0, "must be 1: its shape must be (1, 1, BZeroPointCount)"),
             ((1, 4, 1), 1, "must be 1: its shape must be (1, 1, BZeroPointCount)"),
             ((5, 1, 1, 4), 0, "must be 1: its shape must be (1, 1, 1, BZeroPointCount)"),
@@ -305,14 +310,15 @@ class TestSizes:
         ids=str,
     )
     def test_wrong_b_zero_point(self, sizes, axis, text):
-        expected = f"DML_MATRIX_MULTIPLY_INTEGER: dimension {axis} of BZeroPointTensor, of shape {sizes}, {text}"
+        text = f"has shape {sizes}; dimension {axis} {text}"
+        expected = told("matmul_integer", "b_zero_point", text, "BZeroPointTensor")
         assert self.outcome((5, 6, 2, 3), (5, 6, 3, 4), None, sizes) == (DescriptorError, expected)
 
     @pytest.mark.parametrize("level", ["4_0", "5_1"])
     def test_b_zero_point_before_5_2(self, level):
-        text = f"BZeroPointTensor has rank 1 (shape (4,)); DML_FEATURE_LEVEL_{level} allows 2 to 4"
+        text = f"has rank 1 (shape (4,)); DML_FEATURE_LEVEL_{level} allows 2 to 4"
         text = f"{text}; 1 is allowed from DML_FEATURE_LEVEL_5_2 on; reshape it to (1, -1)"
-        expected = f"DML_MATRIX_MULTIPLY_INTEGER: {text}"
+        expected = told("matmul_integer", "b_zero_point", text, "BZeroPointTensor")
         assert self.outcome((2, 3), (3, 4), None, (4,), level=level) == (DescriptorError, expected)
         assert self.outcome((2, 3), (3, 4), None, (1, 4), level=level) == ((2, 4), jnp.int32)
         assert self.outcome((2, 3), (3, 4), None, (4,), level="5_2") == ((2, 4), jnp.int32)

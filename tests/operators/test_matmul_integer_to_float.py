@@ -142,7 +142,7 @@ def test_the_derivative_of_floats_that_are_quantized():
 
 def test_floats_have_no_zero_point():
     x, weights = np.ones((2, 3), np.float32), np.ones((3, 2), np.int8)
-    with pytest.raises(jquant.DescriptorError, match="AZeroPointTensor is given, but ATensor holds floats"):
+    with pytest.raises(jquant.DescriptorError, match="a_zero_point is given, but a holds floats"):
         jquant.matmul_integer_to_float(x, 1.0, 0, weights, 1.0, feature_level="EXTENDED")
-    with pytest.raises(jquant.DescriptorTypeError, match="ATensor has data type FLOAT32"):
+    with pytest.raises(jquant.DescriptorTypeError, match="a has data type FLOAT32"):
         jquant.matmul_integer_to_float(x, 1.0, None, weights, 1.0)

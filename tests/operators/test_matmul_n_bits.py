@@ -419,7 +419,7 @@ def raises(message, error=DescriptorError):
 def test_errors():
     p = Problem(20, 2, 64, 6)
     with raises(
-        r"MatMulNBits: B has shape \(6, 2, 16\), which with bits=8 means blocks of 16; K, which is 64 in A, makes 4"
+        r"matmul_n_bits: b has shape \(6, 2, 16\), which with bits=8 means blocks of 16; K, which is 64 in a, makes 4"
     ):
         jquant.matmul_n_bits(*p.stored(), bits=8)
     with raises("bits is 3; it must be 2, 4 or 8, or None"):
@@ -428,11 +428,11 @@ def test_errors():
         jquant.matmul_n_bits(p.a[:, :16], p.b[:, :, :4], p.scales)
     with raises("scales is None, but the operator requires it"):
         jquant.matmul_n_bits(p.a, p.b, None)
-    with raises(r"scales has shape \(13,\); its size must be a multiple of N, which is 6 in B"):
+    with raises(r"scales has shape \(13,\); its size must be a multiple of N, which is 6 in b"):
         jquant.matmul_n_bits(p.a, p.b, np.ones(13, FLOAT32))
-    with raises("scales has data type FLOAT16; it must match that of A, FLOAT32", DescriptorTypeError):
+    with raises("scales has data type FLOAT16; it must match the data type of a, FLOAT32", DescriptorTypeError):
         jquant.matmul_n_bits(p.a, p.b, p.scales.astype(np.float16))
-    with raises("zero_points has data type FLOAT16; it must be UINT8 or match that of A, FLOAT32", DescriptorTypeError):
+    with raises("zero_points has data type FLOAT16; it must be UINT8 or match that of a, FLOAT32", DescriptorTypeError):
         jquant.matmul_n_bits(p.a, p.b, p.scales, p.scales.astype(np.float16))
     with raises(r"zero_points has shape \(6, 2\); it must have 1 per column, bytes for 2 blocks of 4 bits"):
         jquant.matmul_n_bits(p.a, p.b, p.scales, np.zeros((6, 2), np.uint8))
@@ -442,5 +442,5 @@ def test_errors():
         jquant.matmul_n_bits(p.a, p.packed, bits=8)
     with raises("compute_dtype is FLOAT16; it must be one of FLOAT32, BFLOAT16", DescriptorTypeError):
         jquant.matmul_n_bits(p.a, p.packed, compute_dtype="FLOAT16")
-    with raises(r"dimension 0 of B, of shape \(64, 6\), must be 32: K is 32 in A"):
+    with raises(r"b has shape \(64, 6\); dimension 0 must be 32: K is 32 in a"):
         jquant.matmul_n_bits(p.a[:, :32], p.packed)

@@ -59,7 +59,7 @@ def test_block_size_must_divide_k():
 def test_rejects():
     b = np.ones((4, 3), np.int8)
     packed = jquant.pack_matrix(b, 1)
-    beside = "BZeroPointTensor is given with packed weights, which hold their own"
+    beside = "b_zero_point is given with packed weights, which hold their own"
     for product in (
         lambda zero_point, packed=packed: jquant.matmul_integer(b.T, packed, None, zero_point),
         lambda zero_point, packed=packed: jquant.matmul_integer_to_float(b.T, 1.0, None, packed, 1.0, zero_point),
@@ -70,7 +70,7 @@ def test_rejects():
         for other in (2, np.int8(0), np.int8([1, 1, 2]), np.ones(2, np.int8)):
             with pytest.raises(jquant.DescriptorError, match=f"{beside}; the two differ: pass None, or pack"):
                 product(other)
-        with pytest.raises(jquant.DescriptorTypeError, match="BZeroPointTensor has data type UINT8; it must match that"):
+        with pytest.raises(jquant.DescriptorTypeError, match="zero_point has data type UINT8; it must match the data type"):
             product(np.uint8(1))
         with pytest.raises(jquant.DescriptorError, match=f"{beside}; the two cannot be compared while tracing: pass None"):
             jax.jit(product)(np.int8(1))
@@ -79,11 +79,11 @@ def test_rejects():
     np.testing.assert_array_equal(jquant.matmul_integer(b.T, without, b_zero_point=np.zeros(3, np.int8)), expected)
     with pytest.raises(jquant.DescriptorError, match=beside):
         jquant.matmul_integer(b.T, without, b_zero_point=1)
-    with pytest.raises(jquant.DescriptorError, match="dimension 0 of BTensor, of shape \\(4, 3\\), must be 5: K is 5"):
+    with pytest.raises(jquant.DescriptorError, match="b has shape \\(4, 3\\); dimension 0 must be 5: K is 5"):
         jquant.matmul_integer(np.ones((2, 5), np.int8), packed)
-    with pytest.raises(jquant.DescriptorTypeError, match="BTensor has data type INT16"):
+    with pytest.raises(jquant.DescriptorTypeError, match="b has data type INT16"):
         jquant.pack_matrix(b.astype(np.int16))
-    with pytest.raises(jquant.DescriptorTypeError, match="BZeroPointTensor has data type UINT8; it must match that of"):
+    with pytest.raises(jquant.DescriptorTypeError, match="zero_point has data type UINT8; it must match the data type of"):
         jquant.pack_matrix(b, np.uint8(1))
     with pytest.raises(jquant.DescriptorError, match="BZeroPointCount is 1 or N, which is 3"):
         jquant.pack_matrix(b, np.ones(4, np.int8))
@@ -97,7 +97,7 @@ def test_a_cast_of_the_model_is_found(dtype):
     assert repr(cast) == f"PackedMatrix(int8[4,3], data of {jnp.dtype(dtype)})"
     text = f"data of the packed matrix is of dtype {jnp.dtype(dtype)}; pack_matrix made it int8"
     for product in (jquant.matmul_integer, jax.jit(jquant.matmul_integer)):
-        with pytest.raises(jquant.DescriptorTypeError, match=f"DML_MATRIX_MULTIPLY_INTEGER: BTensor: {text}"):
+        with pytest.raises(jquant.DescriptorTypeError, match=f"matmul_integer: b: {text}"):
             product(np.ones((2, 4), np.uint8), cast)
     with pytest.raises(jquant.DescriptorTypeError, match=f"PackedMatrix.unpack: {text}"):
         cast.unpack()
@@ -130,7 +130,7 @@ def test_each_array_is_checked():
     ):
         with pytest.raises(jquant.DescriptorError) as raised:
             jquant.matmul_integer(np.ones((2, 4), np.int8), dataclasses.replace(packed, **changed))
-        assert str(raised.value).startswith(f"DML_MATRIX_MULTIPLY_INTEGER: BTensor: {text}")
+        assert str(raised.value).startswith(f"matmul_integer: b: {text}")
 
 
 def test_trees():
@@ -264,28 +264,28 @@ def test_words():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"scale": BLOCKS[1][:2]}, "BScaleTensor has 2 blocks; K, which is 70 in BTensor, makes 3 blocks of block_size 32"),
+        ({"scale": BLOCKS[1][:2]}, "scale has 2 blocks; K, which is 70 in b, makes 3 blocks of block_size 32"),
         (
             {"scale": BLOCKS[1], "block_size": None},
-            "block_size is None, but K, which is 70 in BTensor, is not a multiple of the 3",
+            "block_size is None, but K, which is 70 in b, is not a multiple of the 3",
         ),
-        ({"scale": 0.5}, "BScaleTensor has rank 0"),
-        ({"scale": BLOCKS[1], "zero_point": np.ones(5, jnp.int4)}, "BZeroPointTensor has rank 1"),
+        ({"scale": 0.5}, "scale has rank 0"),
+        ({"scale": BLOCKS[1], "zero_point": np.ones(5, jnp.int4)}, "zero_point has rank 1"),
         (
             {"scale": BLOCKS[1].astype(np.int8)},
-            "BScaleTensor has data type INT8; the operator allows FLOAT32, FLOAT16, BFLOAT16",
+            "scale has data type INT8; the operator allows FLOAT32, FLOAT16, BFLOAT16",
         ),
-        ({"scale": BLOCKS[1], "zero_point": 8}, "BZeroPointTensor is 8, outside the range of INT4"),
+        ({"scale": BLOCKS[1], "zero_point": 8}, "zero_point is 8, outside the range of INT4"),
         (
             {"scale": BLOCKS[1], "minimum": BLOCKS[1], "zero_point": 1},
             "zero_point and minimum are both given; a packed matrix has at most one of them",
         ),
         ({"minimum": BLOCKS[1]}, "minimum is given without scale"),
-        ({"scale": BLOCKS[1], "minimum": 0.5}, "BMinimumTensor has rank 0"),
-        ({"scale": BLOCKS[1], "minimum": BLOCKS[1][:1]}, "dimension 0 of BMinimumTensor, of shape (1, 5), must be 3"),
+        ({"scale": BLOCKS[1], "minimum": 0.5}, "minimum has rank 0"),
+        ({"scale": BLOCKS[1], "minimum": BLOCKS[1][:1]}, "minimum has shape (1, 5); dimension 0 must be 3"),
         (
             {"scale": BLOCKS[1], "minimum": BLOCKS[1].astype(np.int8)},
-            "BMinimumTensor has data type INT8; the operator allows FLOAT32, FLOAT16, BFLOAT16",
+            "minimum has data type INT8; the operator allows FLOAT32, FLOAT16, BFLOAT16",
         ),
     ],
 )

@@ -70,7 +70,7 @@ def test_empty_axis_without_a_range():
 
 X = np.ones((3, 2), np.float32)
 PAIR = np.ones(2, np.float32)
-QDQ = "QuantizeAndDequantizeV4"
+QDQ = "quantize_and_dequantize"
 
 
 @pytest.mark.parametrize(
@@ -78,15 +78,15 @@ QDQ = "QuantizeAndDequantizeV4"
     [
         (
             lambda: jquant.quantize_and_dequantize(X, 1),
-            f"{QDQ}: only one of input_min and input_max is given; give both, or neither for the range of the input",
+            f"{QDQ}: input_min and input_max must both be given, or neither, for the range of the input",
         ),
         (
             lambda: jquant.quantize_and_dequantize(X, None, 1),
-            f"{QDQ}: only one of input_min and input_max is given; give both, or neither for the range of the input",
+            f"{QDQ}: input_min and input_max must both be given, or neither, for the range of the input",
         ),
         (
             lambda: jquant.quantize_and_dequantize(X, 1, 0),
-            f"{QDQ}: input_max, 0.0, is less than input_min, 1.0",
+            f"{QDQ}: input_max is 0.0, which is less than input_min, 1.0",
         ),
         (lambda: jquant.quantize_and_dequantize(X, axis=2), f"{QDQ}: axis is 2; {NO_AXIS}"),
         (lambda: jquant.quantize_and_dequantize(X, axis=-1), f"{QDQ}: axis is -1; {NO_AXIS}"),
@@ -115,4 +115,4 @@ QDQ = "QuantizeAndDequantizeV4"
 def test_errors(call, message):
     with pytest.raises(jquant.DescriptorError) as raised:
         call()
-    assert str(raised.value) == message
+    assert str(raised.value) == f"{message} (QuantizeAndDequantizeV4)"

@@ -41,7 +41,7 @@ def test_empty_arrays():
 
 X = np.zeros((3, 2), np.int8)
 REFUSED_TYPES = [
-    (lambda: jquant.quantize_down_and_shrink_range(X, 0, 1), "QuantizeDownAndShrinkRange: the data type of input is INT8")
+    (lambda: jquant.quantize_down_and_shrink_range(X, 0, 1), "quantize_down_and_shrink_range: input has data type INT8")
 ]
 
 

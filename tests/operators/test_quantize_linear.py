@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.comparison import assert_equal
 from support.sampling import one_in
-from support.signatures import of, outcome, result_of, valid
+from support.signatures import of, outcome, result_of, told, valid
 
 import jquant
 from jquant import DescriptorError, DescriptorTypeError, FeatureLevel
@@ -72,7 +72,7 @@ def test_python_scales(dtype, limit, level, type_name):
     """A Python scale has the dtype of the input, and float32 for an int32 input."""
     x = jnp.array([0], dtype)
     assert jquant.quantize_linear(x, limit, feature_level=level).tolist() == [0]
-    with pytest.raises(DescriptorError, match=f"ScaleTensor is .*, outside the range of {type_name}, "):
+    with pytest.raises(DescriptorError, match=f"scale is .*, outside the range of {type_name}, "):
         jquant.quantize_linear(x, limit * 1.01, feature_level=level)
 
 
@@ -81,9 +81,9 @@ def test_python_zero_points():
     for value, dtype in ((255, "uint8"), (-128, "int8")):
         result = jquant.quantize_linear(x, 1.0, value, output_dtype=dtype)
         assert (result.dtype, result.tolist()) == (dtype, [value])
-    with pytest.raises(DescriptorError, match=r"ZeroPointTensor is -1, outside the range of UINT8, \[0, 255\]"):
+    with pytest.raises(DescriptorError, match=r"zero_point is -1, outside the range of UINT8, \[0, 255\]"):
         jquant.quantize_linear(x, 1.0, -1)  # the default is uint8
-    with pytest.raises(DescriptorError, match=r"ZeroPointTensor is 128, outside the range of INT8, \[-128, 127\]"):
+    with pytest.raises(DescriptorError, match=r"zero_point is 128, outside the range of INT8, \[-128, 127\]"):
         jquant.quantize_linear(x, 1.0, 128, output_dtype="int8")
 
 
@@ -101,10 +101,8 @@ def test_the_scale_has_the_data_type_of_the_input(input, scale):
     tensors = valid("quantize_linear", FeatureLevel.LATEST)
     tensors |= {"InputTensor": of(2, dtype=input), "ScaleTensor": of(2, dtype=scale), "ZeroPointTensor": None}
     tensors["OutputTensor"] = of(2)
-    text = (
-        f"ScaleTensor has data type {scale.upper()}, InputTensor has {input.upper()}; below FeatureLevel.EXTENDED they must"
-    )
-    expected = f"DML_ELEMENT_WISE_QUANTIZE_LINEAR: {text} be the same, or FLOAT32 with INT32"
+    text = f"has data type {scale.upper()}, input has {input.upper()}; below FeatureLevel.EXTENDED they must be the same"
+    expected = told("quantize_linear", "scale", f"{text}, or FLOAT32 with INT32", "ScaleTensor", "InputTensor")
     assert outcome("quantize_linear", FeatureLevel.LATEST, tensors) == (DescriptorTypeError, expected)
     assert outcome("quantize_linear", FeatureLevel.EXTENDED, tensors) == result_of(tensors)
 
@@ -215,7 +213,7 @@ def test_scales_that_are_powers_of_two(dtype):
         )
         blocks = scale if scale.ndim == 1 else np.broadcast_to(scale, (60, 4))
         assert_equal(actual(x, scale), reference.quantize_linear(x, blocks, 0, dtype, **form))
-    with pytest.raises(DescriptorTypeError, match=r"ScaleTensor has data type FLOAT8E8M0; .*; FLOAT8E8M0 is allowed from"):
+    with pytest.raises(DescriptorTypeError, match=r"scale has data type FLOAT8E8M0; .*; FLOAT8E8M0 is allowed from"):
         jquant.quantize_linear(x, POWERS_OF_TWO, axis=1)
 
 
@@ -243,7 +241,7 @@ def test_saturation_is_for_floats_of_8_bits():
             match=f"saturate is False, but {dtype or 'UINT8'} has neither infinities nor NaN, so it always",
         ):
             jquant.quantize_linear(x, 1.0, output_dtype=dtype, saturate=False, **EXTENDED)
-    with pytest.raises(DescriptorTypeError, match=r"OutputTensor has data type FLOAT8E5M2; .*; FLOAT8E5M2 is allowed from"):
+    with pytest.raises(DescriptorTypeError, match=r"output_dtype is FLOAT8E5M2; .*; FLOAT8E5M2 is allowed from"):
         jquant.quantize_linear(x, 1.0, output_dtype="FLOAT8E5M2")
 
 

@@ -43,31 +43,31 @@ def test_the_sum_wraps():
     [
         (
             {"c": np.int32([1, 2, 3])},
-            "dimension 0 of C, of shape (3,), must be 1 or 2: CColumnCount is 1 or N, which is 2 in B",
+            "c has shape (3,); dimension 0 must be 1 or 2: CColumnCount is 1 or N, which is 2 in b",
         ),
         (
             {"c": np.ones((3, 2), np.int32)},
-            "dimension 0 of C, of shape (3, 2), must be 1 or 2: CRowCount is 1 or M, which is 2",
+            "c has shape (3, 2); dimension 0 must be 1 or 2: CRowCount is 1 or M, which is 2",
         ),
-        ({"c": np.float32(1)}, "C has data type FLOAT32; the operator allows INT32"),
-        ({"c": 0.5}, "C is 0.5, but must be an integer of type INT32"),
+        ({"c": np.float32(1)}, "c has data type FLOAT32; the operator allows INT32"),
+        ({"c": 0.5}, "c is 0.5, but must be an integer of type INT32"),
         (
             {"c": None, "a_scale": np.ones((1, 2), np.float32)},
             "a_scale has rank 2 (shape (1, 2)); the operator allows 0 to 1",
         ),
         (
             {"c": None, "b_scale": np.ones(3, np.float32)},
-            "dimension 0 of b_scale, of shape (3,), must be 1 or 2: BScaleCount is 1 or N",
+            "b_scale has shape (3,); dimension 0 must be 1 or 2: BScaleCount is 1 or N",
         ),
-        ({"c": None, "output_dtype": "INT32"}, "Y has data type INT32; the operator allows INT8, UINT8"),
+        ({"c": None, "output_dtype": "INT32"}, "output_dtype is INT32; the operator allows INT8, UINT8"),
     ],
 )
 def test_errors(changed, text):
-    with pytest.raises(jquant.DescriptorError, match=f"QGemm: {re.escape(text)}"):
+    with pytest.raises(jquant.DescriptorError, match=f"quantized_gemm: {re.escape(text)}"):
         gemm(**changed)
 
 
 def test_packed_weights_hold_their_zero_point():
     packed = jquant.pack_matrix(np.ones((3, 2), np.int8))
-    with pytest.raises(jquant.DescriptorError, match="QGemm: b_zero_point is given with packed weights"):
+    with pytest.raises(jquant.DescriptorError, match="quantized_gemm: b_zero_point is given with packed weights"):
         jquant.quantized_gemm(np.ones((2, 3), np.uint8), 1.0, None, packed, 1.0, 3, None, 1.0)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from support.comparison import assert_equal
 from support.sampling import one_in
-from support.signatures import MAIN, OPERATORS, of, outcome, u8, valid
+from support.signatures import MAIN, OPERATORS, of, outcome, parameter, told, u8, valid
 
 import jquant
 from jquant import DescriptorError, FeatureLevel
@@ -61,12 +61,12 @@ def test_python_scalars():
     a, b = np.uint8([1]), np.int8([-1])
     assert jquant.quantized_linear_add(a, 1, 255, b, 1, -128, 1, 255).tolist() == [128]
     for position, name, value, text in [
-        (1, "AScaleTensor", 1e39, "outside the range of FLOAT32"),
-        (2, "AZeroPointTensor", -1, "outside the range of UINT8"),
-        (4, "BScaleTensor", -1e39, "outside the range of FLOAT32"),
-        (5, "BZeroPointTensor", 128, "outside the range of INT8"),
-        (6, "OutputScaleTensor", 1e39, "outside the range of FLOAT32"),
-        (7, "OutputZeroPointTensor", 256, "outside the range of UINT8"),  # the output takes the dtype of a
+        (1, "a_scale", 1e39, "outside the range of FLOAT32"),
+        (2, "a_zero_point", -1, "outside the range of UINT8"),
+        (4, "b_scale", -1e39, "outside the range of FLOAT32"),
+        (5, "b_zero_point", 128, "outside the range of INT8"),
+        (6, "output_scale", 1e39, "outside the range of FLOAT32"),
+        (7, "output_zero_point", 256, "outside the range of UINT8"),  # the output takes the dtype of a
     ]:
         arguments = [a, 1, 0, b, 1, 0, 1, 0]
         arguments[position] = value
@@ -120,9 +120,10 @@ def test_sizes_of_1_broadcast(a, b, output):
 )
 def test_nothing_else_broadcasts(a, b, named, output):
     sizes, other, to = (a, "BTensor", b) if named == "ATensor" else (b, "ATensor", a)
-    text = f"{named} has shape {sizes}, {other} has {to}: the dimension counts must be"
+    text = f"has shape {sizes}, {parameter('quantized_linear_add', other)} has {to}: the dimension counts must be"
     text = f"{text} the same, and each size must be 1 or that of the output (a rank of 0 stands for one element)"
-    expected = DescriptorError, f"DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD: {text}"
+    subject = parameter("quantized_linear_add", named)
+    expected = DescriptorError, told("quantized_linear_add", subject, text, named, other)
     assert outcome_for(ATensor=a, BTensor=b) == expected
     assert outcome_for("EXTENDED", ATensor=a, BTensor=b) == expected
 
@@ -130,10 +131,10 @@ def test_nothing_else_broadcasts(a, b, named, output):
 @pytest.mark.parametrize(
     ("a", "b", "output", "aligned"),
     [
-        ((2, 3), (3,), (2, 3), "BTensor has shape (3,), ATensor has (2, 3)"),
-        ((3,), (2, 3), (2, 3), "ATensor has shape (3,), BTensor has (2, 3)"),
-        ((1,), (2, 3), (2, 3), "ATensor has shape (1,), BTensor has (2, 3)"),
-        ((2, 3), (5, 1, 3), (5, 2, 3), "ATensor has shape (2, 3), OutputTensor has (5, 2, 3)"),
+        ((2, 3), (3,), (2, 3), "b has shape (3,), a has (2, 3)"),
+        ((3,), (2, 3), (2, 3), "a has shape (3,), b has (2, 3)"),
+        ((1,), (2, 3), (2, 3), "a has shape (1,), b has (2, 3)"),
+        ((2, 3), (5, 1, 3), (5, 2, 3), "a has shape (2, 3), the output has (5, 2, 3)"),
     ],
     ids=str,
 )
@@ -142,7 +143,9 @@ def test_ranks_align_at_jquants_own_level(a, b, output, aligned):
     shorter = min(a, b, key=len)
     text = f"{aligned}: the dimension counts must be the same, and each size must be 1 or that of the output (a rank of"
     remedy = f"reshape it to {(1,) * (len(output) - len(shorter)) + shorter}, or use FeatureLevel.EXTENDED, which aligns"
-    expected = f"DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD: {text} 0 stands for one element); {remedy} ranks as NumPy does"
+    text, tensors = f"{text} 0 stands for one element); {remedy} ranks as NumPy does", {"a": "ATensor", "b": "BTensor"}
+    subject, other = aligned[0], "OutputTensor" if "output" in aligned else tensors["ba"["ab".index(aligned[0])]]
+    expected = told("quantized_linear_add", subject, text.removeprefix(f"{subject} "), tensors[subject], other)
     assert outcome_for(ATensor=a, BTensor=b) == (DescriptorError, expected)
 
 
@@ -154,5 +157,6 @@ class TestScalesAndZeroPoints:
 
     @pytest.mark.parametrize("sizes", [(3,), (2,), (1, 3), (2, 1), (2, 3), (1, 0)], ids=str)
     def test_more_or_fewer(self, tensor, sizes):
-        expected = f"DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD: {tensor} has shape {sizes}, but must have 1 element"
+        subject = parameter("quantized_linear_add", tensor)
+        expected = told("quantized_linear_add", subject, f"has shape {sizes}, but must have 1 element", tensor)
         assert outcome_for(ATensor=(2, 3), BTensor=(2, 3), **{tensor: sizes}) == (DescriptorError, expected)

@@ -133,15 +133,18 @@ def test_what_it_does_not_take():
     for options, message in (
         (
             {"window_sizes": (5, 2)},
-            "a window of shape (5, 2) with dilations (1, 1) does not fit into (4, 5) elements with padding ((0, 0), (0, ",
+            "input of (4, 5) elements with padding ((0, 0), (0, 0)) is too small for a window of shape (5, 2) with",
         ),
-        ({"window_sizes": (2, 2), "dilations": (1, 5)}, "a window of shape (2, 2) with dilations (1, 5) does not fit"),
+        ({"window_sizes": (2, 2), "dilations": (1, 5)}, "is too small for a window of shape (2, 2) with dilations (1, 5)"),
         (
             {"window_sizes": (2, 2, 2)},
             "window_sizes must be 2 positive Python ints, one for each spatial dimension, not ",
         ),
         ({"padding": ((0, -1), (0, 0))}, "2 pairs of nonnegative integers"),
-        ({"feature_level": "6_1"}, "not available before DML_FEATURE_LEVEL_6_2"),
+        (
+            {"feature_level": "6_1"},
+            "the operator is available from DML_FEATURE_LEVEL_6_2 on",
+        ),
     ):
         with pytest.raises(DescriptorError) as raised:
             pool(x, 1.0, None, 1.0, **options)

@@ -105,7 +105,7 @@ VALID = X, 1.0, 0
         (
             lambda: concat([VALID, (X, 1.0, np.uint8(1))]),
             DescriptorTypeError,
-            "inputs[1]_zero_point has data type UINT8; it must match that of inputs[1], INT8",
+            "inputs[1]_zero_point has data type UINT8; it must match the data type of inputs[1], INT8",
         ),
         (
             lambda: concat([VALID, (X.astype(np.int16), 1.0, None)]),
@@ -122,21 +122,21 @@ VALID = X, 1.0, 0
             DescriptorError,
             "inputs[1]_scale has shape (1, 3), but must have 1 element",
         ),
-        (lambda: concat([VALID], 1.0, 300), DescriptorError, "Y_zero_point is 300, outside the range of INT8"),
+        (lambda: concat([VALID], 1.0, 300), DescriptorError, "output_zero_point is 300, outside the range of INT8"),
         (
             lambda: concat([VALID], np.float16(1)),
             DescriptorTypeError,
-            "Y_scale has data type FLOAT16; the operator allows",
+            "output_scale has data type FLOAT16; the operator allows",
         ),
         (
             lambda: concat([VALID], 1.0, output_dtype="INT32"),
             DescriptorTypeError,
-            "Y has data type INT32; the operator allows",
+            "output_dtype is INT32; the operator allows",
         ),
         (
             lambda: concat([VALID], 1.0, np.int8(1), output_dtype="UINT8"),
             DescriptorTypeError,
-            "Y_zero_point has data type INT8; it must match that of Y, UINT8",
+            "output_zero_point has data type INT8; it must match the data type of the output, UINT8",
         ),
         *(
             (
@@ -160,4 +160,4 @@ def test_bad_operands(call, error, text):
     with pytest.raises(DescriptorError) as raised:
         call()
     assert type(raised.value) is error
-    assert str(raised.value).startswith(f"QLinearConcat: {text}")
+    assert str(raised.value).startswith(f"quantized_linear_concat: {text}")

@@ -107,15 +107,15 @@ def test_errors():
     assert call(w_scale=of(1, 4, 1, 1, dtype=np.float32), bias=of(1, 4, 1, 1, dtype=np.int32)).dtype == np.uint8
     assert call(w_scale=of(4, dtype=np.float32), zero_point=np.int8(3)).dtype == np.int8
     for arguments, message in (
-        ({"x_scale": of(4, dtype=np.float32)}, "dimension 0 of InputScaleTensor, of shape (4,), must be 1"),
-        ({"w_scale": of(3, dtype=np.float32)}, "dimension 0 of FilterScaleTensor, of shape (3,), must be 1 or 4"),
+        ({"x_scale": of(4, dtype=np.float32)}, "input_scale has shape (4,); dimension 0 must be 1"),
+        ({"w_scale": of(3, dtype=np.float32)}, "filter_scale has shape (3,); dimension 0 must be 1 or 4"),
         ({"w_scale": of(4, dtype=np.float32), "feature_level": "4_0"}, "DML_FEATURE_LEVEL_4_0 allows 3 to 4; 1 is "
          "allowed from DML_FEATURE_LEVEL_5_2 on"),
-        ({"bias": of(4, dtype=np.int32)}, "BiasTensor has rank 1 (shape (4,)); DML_FEATURE_LEVEL_6_4 allows 3 to 4"),
-        ({"bias": of(1, 1, 1, 1, dtype=np.int32)}, "dimension 1 of BiasTensor, of shape (1, 1, 1, 1), must be 4"),
+        ({"bias": of(4, dtype=np.int32)}, "bias has rank 1 (shape (4,)); DML_FEATURE_LEVEL_6_4 allows 3 to 4"),
+        ({"bias": of(1, 1, 1, 1, dtype=np.int32)}, "bias has shape (1, 1, 1, 1); dimension 1 must be 4"),
         ({"bias": of(1, 4, 1, dtype=np.int32)}, "the dimension counts must be the same"),
     ):  # fmt: skip
         with pytest.raises(DescriptorError, match=re.escape(message)):
             call(**arguments)
-    with pytest.raises(DescriptorTypeError, match="BiasTensor has data type FLOAT32; DML_FEATURE_LEVEL_6_4 allows INT32"):
+    with pytest.raises(DescriptorTypeError, match="bias has data type FLOAT32; DML_FEATURE_LEVEL_6_4 allows INT32"):
         call(bias=of(1, 4, 1, 1, dtype=np.float32))

@@ -75,5 +75,5 @@ def test_on_a_mesh(spec, kind):
 
 
 def test_what_it_does_not_take():
-    with pytest.raises(DescriptorError, match=r"X has shape \(2, 3\); it must have spatial dimensions after the batch"):
+    with pytest.raises(DescriptorError, match=r"x has shape \(2, 3\); it must have spatial dimensions after the batch"):
         jquant.quantized_linear_global_average_pool(np.zeros((2, 3), np.uint8), 1.0, 0, 1.0, 0)

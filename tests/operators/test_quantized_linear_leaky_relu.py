@@ -82,31 +82,35 @@ X = np.ones((2, 3), np.int8)
 @pytest.mark.parametrize(
     ("operands", "error", "text"),
     [
-        ((1, 1.0, 0, 1.0, 0), DescriptorTypeError, "X is the Python scalar 1; it must be an array"),
+        ((1, 1.0, 0, 1.0, 0), DescriptorTypeError, "x is the Python scalar 1; it must be an array"),
         (
             (np.ones(2, np.int16), 1.0, None, 1.0, 0),
             DescriptorTypeError,
-            "X has data type INT16; the operator allows INT8,",
+            "x has data type INT16; the operator allows INT8,",
         ),
         (
             (X, np.float16(1), 0, 1.0, 0),
             DescriptorTypeError,
-            "X_scale has data type FLOAT16; the operator allows FLOAT32",
+            "x_scale has data type FLOAT16; the operator allows FLOAT32",
         ),
         (
             (X, np.ones((1, 3), np.float32), 0, 1.0, 0),
             DescriptorError,
-            "X_scale has rank 2 (shape (1, 3)); the operator allows 0 to 1",
+            "x_scale has rank 2 (shape (1, 3)); the operator allows 0 to 1",
         ),
-        ((X, 1.0, np.uint8(0), 1.0, 0), DescriptorTypeError, "X_zero_point has data type UINT8; it must match that of X, "),
-        ((X, 1.0, 128, 1.0, 0), DescriptorError, "X_zero_point is 128, outside the range of INT8, [-128, 127]"),
-        ((X, 1.0, 0, 1e39, 0), DescriptorError, "Y_scale is 1e+39, outside the range of FLOAT32"),
+        (
+            (X, 1.0, np.uint8(0), 1.0, 0),
+            DescriptorTypeError,
+            "x_zero_point has data type UINT8; it must match the data type of x, ",
+        ),
+        ((X, 1.0, 128, 1.0, 0), DescriptorError, "x_zero_point is 128, outside the range of INT8, [-128, 127]"),
+        ((X, 1.0, 0, 1e39, 0), DescriptorError, "output_scale is 1e+39, outside the range of FLOAT32"),
         (
             (X, 1.0, 0, 1.0, np.int16(0)),
             DescriptorTypeError,
-            "Y_zero_point has data type INT16; it must match that of X, ",
+            "output_zero_point has data type INT16; it must match the data type of x, ",
         ),
-        ((X, 1.0, 0, 1.0, np.zeros(2, np.int8)), DescriptorError, "dimension 0 of Y_zero_point, of shape (2,), must be 1"),
+        ((X, 1.0, 0, 1.0, np.zeros(2, np.int8)), DescriptorError, "output_zero_point has shape (2,); dimension 0 must be 1"),
         ((X, 1.0, 0, 1.0, 0, 1e39), DescriptorError, "alpha is 1e+39, outside the range of FLOAT32"),
         ((X, 1.0, 0, 1.0, 0, np.float16(1)), DescriptorTypeError, "alpha has data type FLOAT16; it must be FLOAT32"),
         ((X, 1.0, 0, 1.0, 0, np.ones(2, np.float32)), DescriptorError, "alpha has shape (2,), but must have 1 element"),
@@ -118,4 +122,4 @@ def test_bad_operands(operands, error, text):
     with pytest.raises(DescriptorError) as raised:
         jquant.quantized_linear_leaky_relu(*five, alpha=alpha)
     assert type(raised.value) is error
-    assert str(raised.value).startswith(f"QLinearLeakyRelu: {text}")
+    assert str(raised.value).startswith(f"quantized_linear_leaky_relu: {text}")

@@ -1,5 +1,7 @@
 """`quantized_linear_multiply`: all 65,536 pairs of operands, special scales, and the validation of each operand."""
 
+import inspect
+
 import jax
 import numpy as np
 import pytest
@@ -58,6 +60,8 @@ def test_scales_that_the_document_leaves_undefined(scales, expected):
 
 
 OPERANDS = ("A", "A_scale", "A_zero_point", "B", "B_scale", "B_zero_point", "C_scale", "C_zero_point")
+PARAMETERS = tuple(inspect.signature(jquant.quantized_linear_multiply).parameters)
+CALLED = dict(zip(OPERANDS, PARAMETERS, strict=False))
 
 
 @pytest.mark.parametrize("name", OPERANDS)
@@ -79,7 +83,8 @@ class TestOperands:
                 zeros = np.zeros(shape, dtype)
                 assert self.call(name, zeros).shape == (2, 3)
             else:
-                text = rf"QLinearMul: (C_zero_point|{name}|C) has data type {dtype.upper()}[;,] "
+                names = rf"(output_zero_point|output_dtype|{CALLED[name]})"
+                text = rf"quantized_linear_multiply: {names} (has data type|is) {dtype.upper()}[;,] "
                 with pytest.raises(DescriptorTypeError, match=text):
                     self.call(name, np.zeros(shape, dtype))
 
@@ -97,21 +102,31 @@ class TestOperands:
             for sizes in ((1,), (1, 1), (1, 1, 1)):
                 assert self.call(name, np.ones(sizes, dtype)).shape == (2, 3)
             for sizes in ((2, 3), (1, 3), (0,)):
-                with pytest.raises(DescriptorError, match=rf"QLinearMul: {name} has shape .*, but must have 1 element"):
+                with pytest.raises(
+                    DescriptorError,
+                    match=rf"quantized_linear_multiply: {CALLED[name]} has shape .*, but must have 1 element",
+                ):
                     self.call(name, np.ones(sizes, dtype))
 
     def test_python_scalars(self, name):
         if name in ("A", "B"):
-            with pytest.raises(DescriptorTypeError, match=f"QLinearMul: {name} is the Python scalar 1; it must be an array"):
+            with pytest.raises(
+                DescriptorTypeError,
+                match=f"quantized_linear_multiply: {CALLED[name]} is the Python scalar 1; it must be an array",
+            ):
                 self.call(name, 1)
         else:
             beyond = "1e39" if "scale" in name else "256"
             with pytest.raises(
-                DescriptorError, match=f"QLinearMul: {name} is {beyond.replace('e', r'e.')}, outside the range of"
+                DescriptorError,
+                match=f"quantized_linear_multiply: {CALLED[name]} is {beyond.replace('e', r'e.')}, outside the range of",
             ):
                 self.call(name, float(beyond) if "scale" in name else int(beyond))
         if "zero_point" in name:
             assert self.call(name, None).shape == (2, 3)
         else:
-            with pytest.raises(DescriptorTypeError, match=f"QLinearMul: {name} must be an array or a Python int or float"):
+            with pytest.raises(
+                DescriptorTypeError,
+                match=f"quantized_linear_multiply: {CALLED[name]} must be an array or a Python int or float",
+            ):
                 self.call(name, None)

@@ -153,12 +153,12 @@ def test_an_axis_that_a_mesh_splits(kind):
         (-3, (2, 3), "axis is -3; it must be a dimension of the input, from -2 to 1"),
         (2, (2, 3), "axis is 2; it must be a dimension of the input, from -2 to 1"),
         (None, (2, 3), "axis is None; it must be a dimension of the input, from -2 to 1"),
-        (0, (2**19,), "axis 0 has 524288 elements; the sum is exact for at most 524287"),
+        (0, (2**19,), "axis is 0, along which there are 524288 elements; the sum is exact for at most 524287"),
     ],
 )
 def test_axes_that_it_does_not_take(axis, sizes, message):
     x = jax.ShapeDtypeStruct(sizes, np.uint8)
     with pytest.raises(DescriptorError) as raised:
         jax.eval_shape(lambda x: jquant.quantized_linear_softmax(x, 1.0, None, 1.0, 0, axis=axis), x)
-    assert f"QLinearSoftmax: {message}" in str(raised.value)
+    assert f"quantized_linear_softmax: {message}" in str(raised.value)
     jax.eval_shape(lambda x: jquant.quantized_linear_softmax(x, 1.0, None, 1.0, 0, axis=0), x.update(shape=(2**19 - 1,)))

@@ -25,11 +25,11 @@ def test_derivatives_in_the_range():
 
 X, ACCUMULATORS = np.zeros((3, 2), np.int8), np.zeros((3, 2), np.int32)
 PAIR = FLOAT32([1, 1])
-REFUSED = [(lambda: jquant.requantization_range(ACCUMULATORS, PAIR, PAIR), "RequantizationRange: input_min has shape (2,)")]
+REFUSED = [(lambda: jquant.requantization_range(ACCUMULATORS, PAIR, PAIR), "requantization_range: input_min has shape (2,)")]
 REFUSED_TYPES = [
     (
         lambda: jquant.requantization_range(X, 0, 1),
-        "RequantizationRange: the data type of input is INT8; the operator allows qint32 (INT32)",
+        "requantization_range: input has data type INT8; the operator allows qint32 (INT32)",
     )
 ]
 

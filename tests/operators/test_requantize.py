@@ -25,7 +25,10 @@ def test_requantize(dtype):
 X, ACCUMULATORS = np.zeros((3, 2), np.int8), np.zeros((3, 2), np.int32)
 PAIR = FLOAT32([1, 1])
 REFUSED = [
-    (lambda: jquant.requantize(ACCUMULATORS, 1, 0, -1, 1, dtype="quint8"), "input_max, 0.0, is less than input_min, 1.0"),
+    (
+        lambda: jquant.requantize(ACCUMULATORS, 1, 0, -1, 1, dtype="quint8"),
+        "input_max is 0.0, which is less than input_min, 1.0",
+    ),
     (
         lambda: jquant.requantize(ACCUMULATORS, 0, 1, 1, 2, dtype="quint8"),
         "requested_output_min is 1.0; it must be 0 or less",
@@ -35,11 +38,11 @@ REFUSED = [
 REFUSED_TYPES = [
     (
         lambda: jquant.requantize(X, 0, 1, 0, 1, dtype="quint8"),
-        "Requantize: the data type of input is INT8; the operator allows qint32 (INT32)",
+        "requantize: input has data type INT8; the operator allows qint32 (INT32)",
     ),
     (
         lambda: jquant.requantize(ACCUMULATORS, 0, 1, 0, 1, dtype="qint16"),
-        "Requantize: dtype is INT16; the operator allows quint8 (UINT8), qint8 (INT8)",
+        "requantize: dtype is INT16; the operator allows quint8 (UINT8), qint8 (INT8)",
     ),
 ]
 

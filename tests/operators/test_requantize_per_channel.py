@@ -59,7 +59,7 @@ REFUSED = [
 REFUSED_TYPES = [
     (
         lambda: jquant.requantize_per_channel(ACCUMULATORS, -PAIR, PAIR, 0, 1, dtype="qint16"),
-        "RequantizePerChannel: dtype is INT16; the operator allows quint8 (UINT8), qint8 (INT8)",
+        "requantize_per_channel: dtype is INT16; the operator allows quint8 (UINT8), qint8 (INT8)",
     )
 ]
 

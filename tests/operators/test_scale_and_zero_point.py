@@ -156,7 +156,7 @@ def off_ties(x, scale):
             DescriptorError,
             r"min has shape \(\), max has \(3,\); they must be the same",
         ),
-        ((2.0, 1.0, "INT8"), DescriptorError, "max, 1.0, is less than min, 2.0"),
+        ((2.0, 1.0, "INT8"), DescriptorError, "max is 1.0, which is less than min, 2.0"),
     ],
 )
 def test_errors(arguments, error, message):

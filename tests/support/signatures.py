@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib
+import inspect
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +44,21 @@ OPERATORS = {  # the tensors, in the order of the function's arguments
         *("ATensor", "AScaleTensor", "AZeroPointTensor", "BTensor", "BScaleTensor", "BZeroPointTensor"),
         *("OutputScaleTensor", "OutputZeroPointTensor"),
     ),
+}
+DOCUMENTS = {  # the operators' names in DirectML
+    "dequantize_linear": "DML_ELEMENT_WISE_DEQUANTIZE_LINEAR",
+    "quantize_linear": "DML_ELEMENT_WISE_QUANTIZE_LINEAR",
+    "matmul_integer": "DML_MATRIX_MULTIPLY_INTEGER",
+    "clip": "DML_ELEMENT_WISE_CLIP",
+    "clip1": "DML_ELEMENT_WISE_CLIP1",
+    "clip_gradient": "DML_ELEMENT_WISE_CLIP_GRAD",
+    "clip_gradient1": "DML_ELEMENT_WISE_CLIP_GRAD1",
+    "convolution_integer": "DML_CONVOLUTION_INTEGER",
+    "quantized_linear_convolution": "DML_QUANTIZED_LINEAR_CONVOLUTION",
+    "quantized_linear_add": "DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD",
+    "quantized_linear_average_pool": "DML_QUANTIZED_LINEAR_AVERAGE_POOLING",
+    "matmul_integer_to_float": "DML_MATRIX_MULTIPLY_INTEGER_TO_FLOAT",
+    "quantized_linear_matmul": "DML_QUANTIZED_LINEAR_MATRIX_MULTIPLY",
 }
 PRODUCTS = ("matmul_integer", "matmul_integer_to_float", "quantized_linear_matmul")
 NAMED_SIZES = (*PRODUCTS, "quantized_linear_average_pool")  # whose main tensors have named sizes, and are no scalars
@@ -157,6 +173,26 @@ def raises(text, error=DescriptorError):
     with pytest.raises(error) as raised:
         yield
     assert (type(raised.value), str(raised.value)) == (error, text)
+
+
+def parameter(operator, name):
+    """The parameter of the public function that takes a tensor."""
+    parameters = inspect.signature(getattr(jquant, operator)).parameters
+    return dict(zip(OPERATORS[operator], parameters, strict=False)).get(name, "the output")
+
+
+def told(operator, subject, text, *tensors):
+    """A message in full: about the parameter `subject`, and DirectML's names of the `tensors`."""
+    document = DOCUMENTS.get(operator)
+    end = f" ({' and '.join(tensors)} of {document})" if tensors else f" ({document})"
+    return f"{operator}: {subject} {text}{end if document else ''}"
+
+
+def told_of_type(operator, name, data_type, text, *others):
+    """A message in full about a tensor's data type; that of the output is an argument of its own."""
+    if name in OUTPUTS:
+        return told(operator, "output_dtype", f"is {data_type}; {text}", name, *others)
+    return told(operator, parameter(operator, name), f"has data type {data_type}; {text}", name, *others)
 
 
 def level_name(level):
