@@ -87,15 +87,15 @@ def first_failure(descriptor, level, tensors) -> tuple[constraints.Constraint, D
 
 
 @functools.cache
-def refusals(operator: str) -> list[tuple[str, constraints.Constraint, DescriptorError]]:
-    """What is wrong in the mutations of the operator's calls, and what refuses them."""
-    mutants = ((call[0], *mutation) for call in valid_calls()[operator] for mutation in mutations(*call))
-    outcomes = ((wrong, first_failure(descriptor, level, tensors)) for descriptor, wrong, level, tensors in mutants)
-    return [(wrong, *outcome) for wrong, outcome in outcomes if outcome is not None]
+def refusals(operator: str) -> list[tuple[str, dict, constraints.Constraint, DescriptorError]]:
+    """What is wrong in each mutation of the operator's calls, its tensors, and what refuses it."""
+    mutants = [(call[0], *mutation) for call in valid_calls()[operator] for mutation in mutations(*call)]
+    outcomes = ((wrong, tensors, first_failure(descriptor, level, tensors)) for descriptor, wrong, level, tensors in mutants)
+    return [(wrong, tensors, *outcome) for wrong, tensors, outcome in outcomes if outcome is not None]
 
 
 def failures(operator: str) -> list[tuple[constraints.Constraint, DescriptorError]]:
-    return [(constraint, error) for _, constraint, error in refusals(operator)]
+    return [(constraint, error) for _, _, constraint, error in refusals(operator)]
 
 
 def implied_by_calls(operator: str) -> list[str]:
@@ -144,15 +144,20 @@ def test_errors_name_the_function_its_argument_and_the_document(operator, count)
     parameters = list(inspect.signature(getattr(jquant, operator)).parameters)
     document, tensors = DOCUMENTED[operator]
     takes = dict(zip(tensors, parameters, strict=False))
+    calls = {parameter: tensor for tensor, parameter in takes.items()}
     descriptor, *_ = valid_calls()[operator][0]
     outputs = {row.name for row in (descriptor.table or descriptor.levels[max(descriptor.levels)]) if row.kind == "Output"}
-    for wrong, constraint, error in refusals(operator):
+    for wrong, call, constraint, error in refusals(operator):
         if wrong in outputs and "output_dtype" not in parameters:
             continue  # no caller can make it wrong
         function, text = str(error).split(": ", 1)
         text, end = text.rsplit(" (", 1) if document else (text, "")
         first, words = re.match(r"the output|\w+", text)[0], set(re.findall(r"[a-z]\w*", text))
         assert function == operator
+        said = re.match(r"(the output|[\w\[\]]+) has (?:shape|rank \d+ \(shape) (\([^)]*\))", text)
+        tensor = {**calls, "the output": descriptor.output}.get(said[1], said[1]) if said else None
+        if said and tensor in call:
+            assert said[2] == str(call[tensor].shape), error
         if first == "the output" or (end.split(" ")[0] in outputs and first not in parameters):
             continue  # which follows from the inputs of a call
         assert first in parameters, error
