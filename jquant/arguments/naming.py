@@ -1,4 +1,4 @@
-"""How the errors name an operator and its arguments: as the caller writes them, and then as the specification does."""
+"""How errors name an operator and its arguments: as the caller writes them, and then as the specification does."""
 
 import re
 
