@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.documents import DOCS, OPERATORS, ROOT, cross_reference, generated_pages, run_document
+from support.documents import DOCS, OPERATORS, PACKAGE, ROOT, cross_reference, generated_pages, run_document
 from support.sampling import one_in
 
 import jquant
@@ -113,7 +113,7 @@ def test_layers():
 @pytest.mark.parametrize("folder", ["onnx", "transform"])
 def test_maps(folder: str):
     """The map of a folder names everything at its own level, which is at most 20 entries, and nothing that is not there."""
-    root, page = ROOT / "jquant" / folder, (DOCS / f"inside_{folder}.md").read_text()
+    root, page = PACKAGE / folder, (DOCS / f"inside_{folder}.md").read_text()
     entries = {path.name for path in root.iterdir() if path.name not in ("__init__.py", "__pycache__")}
     named = set(re.findall(r"`([\w/*]+(?:\.py|/))`", page))
     assert len(entries) < 20

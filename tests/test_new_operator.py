@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from misuse import calls, public_functions
-from support.documents import ROOT, cross_reference, generated_pages
+from support.documents import PACKAGE, ROOT, cross_reference, generated_pages
 
 import jquant
 from jquant.cases import CASES
@@ -24,7 +24,7 @@ from jquant.cases import CASES
 def defined_in(folder: str) -> dict[str, str]:
     """The public functions that the modules of a folder of the package define, and the module of each."""
     functions = {}
-    for path in sorted((ROOT / "jquant" / folder).glob("*.py")):
+    for path in sorted((PACKAGE / folder).glob("*.py")):
         for statement in ast.parse(path.read_text()).body:
             if isinstance(statement, ast.FunctionDef) and not statement.name.startswith("_"):
                 functions[statement.name] = path.stem

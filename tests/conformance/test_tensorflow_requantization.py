@@ -384,7 +384,7 @@ class TestDeviations:
             ours = jquant.dequantize(x, jnp.asarray(low), jnp.asarray(high), mode=mode)
             assert_equal(ours, their_dequantize(x, low, high, "qint8", mode=mode))
         for operator in (jquant.requantization_range, jquant.quantize_down_and_shrink_range):
-            with pytest.raises(jquant.DescriptorError, match=r"input_max, -6\.0, is less than input_min, 6\.0"):
+            with pytest.raises(jquant.DescriptorError, match=r"input_max is -6\.0, which is less than input_min, 6\.0"):
                 operator(x.astype(np.int32), low, high)
 
     def test_axis_minus_1(self):

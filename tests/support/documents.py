@@ -10,6 +10,7 @@ import jquant
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+PACKAGE = Path(jquant.__file__).parent  # which may be installed elsewhere
 _specification = importlib.util.spec_from_file_location("generated_pages", DOCS / "generated_pages.py")
 generated_pages = importlib.util.module_from_spec(_specification)
 _specification.loader.exec_module(generated_pages)
