@@ -85,12 +85,12 @@ def test_equals_the_formula(name, elements, count, gate, full):
         for after in afters if full else afters[:2][-1:] if in_gate else afters[-1:]:
             with np.errstate(all="ignore"):
                 expected = jax.tree.map(after, result)
-            is_alone = in_gate and len(all_befores) > 1
-            if not is_alone or number == 0:
+            alternates = in_gate and len(all_befores) > 1
+            if not alternates or number == 0:
                 traced = jax.jit(program(case, before, after))(*arguments)
                 assert_equal(traced, expected, "parameters traced", subnormals=False)
                 programs += 1
-            if not is_alone or number == 1:
+            if not alternates or number == 1:
                 tensors = [value for index, value in enumerate(arguments) if index in case.rows]
                 constant = jax.jit(with_constants(case, arguments, program(case, before, after)))(*tensors)
                 assert_equal(constant, expected, "parameters constant", subnormals=False)
