@@ -19,7 +19,7 @@ from jquant.onnx.graphs.values import fitted
 from jquant.onnx.model import Model
 from jquant.onnx.reading import files, functions
 from jquant.onnx.reading.reader import Reader, versions
-from jquant.onnx.running import branches, limits, parameter_shapes, registry
+from jquant.onnx.running import branches, folding, limits, parameter_shapes, registry
 from jquant.onnx.running.registry import Converter
 
 _OLDEST, _NEWEST = 7, 28  # operator sets of ONNX's own domain
@@ -32,6 +32,7 @@ def load(
     overrides: Mapping[str, Callable[..., Any]] | None = None,
     qdq: Literal["as_written", "fused"] = "as_written",
     n_bits: Literal["float", "int8"] = "float",
+    fold: bool = True,
 ) -> Model:
     """Loads an ONNX model as a JAX function.
 
@@ -57,6 +58,12 @@ def load(
       n_bits: how MatMulNBits multiplies where the file gives it the `accuracy_level` 4, as files for CPUs do: "float", or
         with each row of its operand rounded to "int8" by the largest of its values, as `block_scaled_matmul` does.
         onnxruntime rounds there, too, by block. On a CPU with jquant-native, decoding then takes about half as long.
+      fold: whether nodes whose operands are all initializers and constants are computed now, once, each as a call outside
+        `jit` computes it, instead of in every call. Their results are then in `params`, under the names of these values, in
+        place of what only they were computed from: ``DequantizeLinear`` of int8 weights leaves float32, which takes four
+        times the memory. ``print(model)`` says what was computed, and the bytes. `jquant.onnx.export` writes the nodes of
+        the file, as long as these parameters are as they were loaded. ``False`` keeps the file's own parameters, to train
+        them, or to have their bytes.
 
     Returns:
       A `Model`.
@@ -85,6 +92,7 @@ def load(
         with _model_errors():
             parameter_shapes.check_file(graph, fixed, replacements)
             dtypes = element_types(proto)
+            del proto  # the graph has copies of its arrays
             graph = branches.decided(graph, fixed)
             graph, fused = fusion.fused(graph, dtypes) if qdq == "fused" else (graph, {})
             graph = functions.expanded(graph, dtypes)
@@ -93,7 +101,8 @@ def load(
             graph = sorted_indices.with_indices(graph, replacements)
             if n_bits == "int8" and MATMUL_N_BITS not in replacements:
                 graph = with_int8_rows(graph)
-            return Model(graph, constants=fixed, overrides=replacements, name=name, fused=fused)
+            folded = folding.folded(graph, fixed, replacements.keys()) if fold else folding.Folded(graph)
+            return Model(folded, constants=fixed, overrides=replacements, name=name, fused=fused)
     except ModelError as error:
         raise error if str(error).startswith(name) else ModelError(f"{name}: {error}") from error
 

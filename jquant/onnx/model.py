@@ -1,5 +1,6 @@
 """The model of an ONNX file as a JAX function."""
 
+import collections
 import weakref
 from collections.abc import Hashable, Mapping
 from typing import Any
@@ -13,10 +14,11 @@ from jquant import jaxprs
 from jquant.errors import ModelError
 from jquant.lowering import recording
 from jquant.onnx import arguments, summary
-from jquant.onnx.graphs.graph import Graph, Value
+from jquant.onnx.graphs.graph import Value, without_arrays
 from jquant.onnx.graphs.values import is_narrowed, to_jax
 from jquant.onnx.running import branches, limits, packing, recorded_nodes, statics, unsupported
 from jquant.onnx.running.evaluate import Evaluation, Watch
+from jquant.onnx.running.folding import Folded
 from jquant.onnx.running.registry import Converter
 
 _LARGEST_CONSTANT = 1  # elements of a Constant node that does not become a parameter
@@ -32,10 +34,11 @@ class Model:
     ``jax.jit(model)(model.params, inputs)`` compiles it once.
 
     Attributes:
-      params: the initializers by name, as arrays. An integer matrix that only products read is a `jquant.PackedMatrix`; one
-        in blocks, which may be an embedding table as well, is a `jquant.PackedBlockMatrix`, which holds its scales and zero
-        points: unless something else reads these, they have no entries of their own. The parameters can be saved, sharded,
-        donated or replaced.
+      params: the initializers by name, as arrays, and what follows from them alone, by the names of the values, in place of
+        what only that was computed from (``load(..., fold=False)`` keeps the initializers). An integer matrix that only
+        products read is a `jquant.PackedMatrix`; one in blocks, which may be an embedding table as well, is a
+        `jquant.PackedBlockMatrix`, which holds its scales and zero points: unless something else reads these, they have no
+        entries of their own. The parameters can be saved, sharded, donated or replaced.
       inputs, outputs: what the file declares about each input and output, by name.
       fused: by operator, how many are computed in integers instead of in float.
     """
@@ -47,13 +50,14 @@ class Model:
 
     def __init__(
         self,
-        graph: Graph,
+        folded: Folded,
         constants: Mapping[str, np.ndarray],
         overrides: Mapping[str, Converter],
         name: str,
         fused: Mapping[str, int],
     ):
-        self._graph, self._overrides, self._name = graph, dict(overrides), name
+        graph = folded.graph
+        self._overrides, self._name, self._origin = dict(overrides), name, folded.origin
         self.fused = dict(fused)
         self.inputs = {value.name: value for value in graph.inputs if value.name not in constants}
         self.outputs = {value.name: value for value in graph.outputs}
@@ -80,6 +84,10 @@ class Model:
                 self._known[key] = None
             else:
                 self.params[key] = to_jax(array, f"{name}: the initializer {key!r}")
+        self._graph = without_arrays(graph)  # the parameters are the only copy
+        self._computed = [key for key in folded.results if isinstance(self.params.get(key), jax.Array)]
+        operators = collections.Counter(node.qualified_operator for node in folded.origin.nodes)
+        self._folding = summary.Folding(operators, *folded.bytes)
         types = {key: array.dtype for key, array in arrays.items() if key in self.params}
         types |= {key: value.dtype for key, value in self.inputs.items() if value.dtype is not None}
         self._wide = {key: dtype for key, dtype in types.items() if is_narrowed(dtype)}
@@ -123,6 +131,7 @@ class Model:
         self._dry_run(values, masks)
         if recording.is_active():
             values |= {key: recorded_nodes.typed(values[key], dtype) for key, dtype in self._wide.items()}
+            values |= {key: recorded_nodes.computed(values[key], key, self._origin.of(key)) for key in self._computed}
         evaluation = self._evaluation(masks, limits.budget(values), watch)
         results = self._evaluate(evaluation, values)
         for mask in evaluation.where:
@@ -174,4 +183,5 @@ class Model:
             outputs=self.outputs,
             params=self.params,
             fused=self.fused,
+            folded=self._folding,
         )

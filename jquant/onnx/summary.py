@@ -3,12 +3,25 @@
 import collections
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jquant.onnx.graphs.graph import JQUANT, MICROSOFT, Graph, Value
+
+
+class Folding(NamedTuple):
+    """What was computed when a model was loaded.
+
+    Attributes:
+      operators: how many nodes, by operator.
+      before, after: the bytes of the arrays that are gone, and of those that took their places.
+    """
+
+    operators: Mapping[str, int]
+    before: int
+    after: int
 
 
 def table(
@@ -19,6 +32,7 @@ def table(
     outputs: Mapping[str, Value],
     params: Mapping[str, Any],
     fused: Mapping[str, int],
+    folded: Folding,
 ) -> str:
     """The operator sets of a model, its inputs and outputs, its operators, those that were fused, and its parameters.
 
@@ -26,6 +40,7 @@ def table(
       name: of the model.
       graph: as it is computed.
       inputs, outputs, params, fused: those of `Model`.
+      folded: what was computed when the model was loaded.
     """
     domains = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in _domains(graph))
     lines = [f"{name}: operator sets {domains}"]
@@ -37,6 +52,11 @@ def table(
         lines.append(f"  {operator:<{width}}  {count:>5}{'  quantized' if _is_quantized(operator) else ''}")
     if fused:
         lines.append("  fused: " + ", ".join(f"{count} {operator}" for operator, count in fused.items()))
+    if folded.operators:
+        nodes = ", ".join(f"{count} {operator}" for operator, count in folded.operators.items())
+        lines.append(f"  computed once: {nodes}; {folded.after:,} bytes in place of {folded.before:,}")
+        if folded.after > folded.before:
+            lines.append('    qdq="fused" keeps the bytes of integer weights; jquant.transform.quantize multiplies integers')
     leaves = jax.tree.leaves(params)
     integers = sum(_bytes(leaf) for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.integer))
     total = sum(map(_bytes, leaves))

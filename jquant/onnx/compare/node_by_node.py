@@ -59,7 +59,7 @@ def nodes(
       ModelError: as `load` and the call of the model do, and if onnxruntime does not accept the model.
     """
     proto, _ = files.read(source)
-    model = load(proto, constants=constants)
+    model = load(proto, constants=constants, fold=False)
     expected = intermediate(proto, {**inputs, **arrays(constants or {})})
     rows: dict[str, Row] = collections.defaultdict(lambda: Row(""))
     count = sum(1 for node in proto.graph.node if node.op_type != "Constant")

@@ -116,6 +116,15 @@ def rewritten(graph: Graph, replacements: Mapping[Node, Node], unread: Set[str] 
     return dataclasses.replace(graph, nodes=tuple(nodes), initializers=initializers, constants=constants)
 
 
+def without_arrays(graph: Graph) -> Graph:
+    """`graph`, and the graphs inside it, without initializers and constants."""
+    nodes = []
+    for node in graph.nodes:
+        bodies = {name: without_arrays(body) for name, body in node.subgraphs.items()}
+        nodes.append(dataclasses.replace(node, attributes={**node.attributes, **bodies}) if bodies else node)
+    return dataclasses.replace(graph, nodes=tuple(nodes), initializers={}, constants={})
+
+
 def read_counts(graph: Graph) -> collections.Counter[str]:
     """How often each value is read or returned."""
     outputs = (value.name for scope in graph.scopes() for value in scope.outputs)

@@ -11,7 +11,7 @@ from jquant.lowering import recording
 from jquant.onnx.graphs.graph import JQUANT, Graph, Node
 from jquant.onnx.graphs.values import is_static
 
-NODE, TYPE = "onnx.node", "onnx.type"  # the names of the operators
+NODE, TYPE, FOLDED = "onnx.node", "onnx.type", "onnx.folded"  # the names of the operators
 # What they compute is a list, or may be nothing: no array.
 _COLLECTIONS = frozenset(
     {
@@ -100,3 +100,8 @@ def record(
 def typed(value: Any, dtype: np.dtype) -> Any:
     """A value of which the file says that it has this type, where JAX has a narrower one."""
     return recording.record(TYPE, lambda value: value, {"value": value}, {"dtype": dtype})
+
+
+def computed(value: Any, name: str, origin: Any) -> Any:
+    """A parameter that was computed when the model was loaded, from what its `Origin` says."""
+    return recording.record(FOLDED, lambda value: value, {"value": value}, {"name": name, "origin": origin})

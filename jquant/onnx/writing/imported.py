@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from jquant.onnx.graphs.graph import Graph, Node
 from jquant.onnx.graphs.graph import Value as Declared
 from jquant.onnx.graphs.values import is_static, sizes
 from jquant.onnx.running import packing, recorded_nodes
+from jquant.onnx.running.folding import Origin
 from jquant.onnx.running.recorded_nodes import Recorded
 from jquant.onnx.writing import schemas, wide
 from jquant.onnx.writing.builder import Builder
@@ -54,6 +56,29 @@ def _node(builder: Builder, types: list[Any], arrays: Mapping[str, Any], *, reco
     proto.attribute.extend(_bodies(builder, node, scope))
     builder.nodes.append(proto)
     return _results(builder, node, proto, operands, recorded.results, types)
+
+
+@writer(recorded_nodes.FOLDED, node=None)
+def _folded(builder: Builder, _: Any, value: Tensor, *, name: str, origin: Origin) -> Tensor:
+    """The nodes that computed a parameter when the model was loaded, if its value is still what they compute."""
+    if value.known is None:
+        return value
+    with jax.default_device(jax.devices("cpu")[0]):
+        computed = origin.computed()
+    if np.asarray(value.known).tobytes() != np.asarray(computed[name]).tobytes():
+        return value
+    scope: dict[str, Any] = {}
+    for node, group in itertools.groupby(origin.nodes, lambda node: node.origin or node):
+        del group  # the node of the file computes what its body does
+        results = [key for key in node.outputs if key in computed]
+        recorded = Recorded(node, {key: origin.arrays[key] for key in node.inputs if key in origin.arrays}, results)
+        types = [jax.ShapeDtypeStruct(computed[key].shape, computed[key].dtype) for key in results]
+        arrays = {key: scope[key] for key in node.inputs if key in scope}
+        written = builder.once(("computed", node), functools.partial(_node, builder, types, arrays, recorded=recorded))
+        if written is None:
+            return value
+        scope |= zip(results, written, strict=True)
+    return scope[name]
 
 
 def _results(
