@@ -2,8 +2,8 @@
 
     python -m benchmarks.models.widened [--rounds 100] [--tokens 16 64 128]
 
-The file is made here, of random numbers, in the sizes of MiniLM: 6 layers, 384 wide, 12 heads. Prints the time of each way to
-run it, the bytes of its parameters, and what loading it takes.
+The file is made here, of random numbers, in the sizes of MiniLM: 6 layers, 384 wide, 12 heads. Prints the time of each way
+to run it, the bytes of its parameters, and what loading it takes.
 """
 
 import argparse
@@ -97,7 +97,7 @@ class _Encoder:
         """Embeddings, and what is added to the scores of padding."""
         sizes = self._sizes
         words = self.node("Gather", self.floats("words", sizes.words, sizes.width, spread=1), "input_ids")
-        first, axis = self.constant("zero", np.int64([0])), self.constant("one", np.int64([1]))
+        first = self.constant("first", np.int64([0]))
         length = self.node("Shape", "input_ids", start=1, end=2)
         places = self.node("Slice", self.floats("positions", sizes.positions, sizes.width), first, length, first)
         mask = self.node("Unsqueeze", "attention_mask", self.constant("axes", np.int64([1, 2])))
@@ -108,14 +108,14 @@ class _Encoder:
         self.number("root", (sizes.width / sizes.heads) ** 0.5)
         self.number("root2", 2**0.5)
         self.number("half", 0.5)
-        del axis
         return self.normalized(self.node("Add", words, places), "embedding_norm")
 
     def layer(self, x: str, name: str) -> str:
         sizes = self._sizes
         width, hidden = sizes.width, sizes.hidden
         query, key, value = (
-            self.node("Reshape", self.linear(x, f"{name}.{part}", width, width), "apart") for part in ("query", "key", "value")
+            self.node("Reshape", self.linear(x, f"{name}.{part}", width, width), "apart")
+            for part in ("query", "key", "value")
         )
         query, value = (self.node("Transpose", each, perm=[0, 2, 1, 3]) for each in (query, value))
         scores = self.node("MatMul", query, self.node("Transpose", key, perm=[0, 2, 3, 1]))
@@ -140,11 +140,11 @@ def contestants(path: Path, tokens: int) -> dict[str, functools.partial]:
     import jax
 
     import jquant
-    from benchmarks.models.cases import onnxruntime_session
     from benchmarks.models.profile import finish
     from jquant import transform
+    from jquant.onnx import onnxruntime_session
 
-    x, session = inputs(tokens), onnxruntime_session(path)
+    x, session = inputs(tokens), onnxruntime_session.session(path.read_bytes(), optimized=True)
     on_device = jax.device_put(x)
     calls = {"onnxruntime": functools.partial(session.run, None, x)}
     for name in ("as_written", "fused"):
