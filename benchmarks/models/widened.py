@@ -78,7 +78,7 @@ class _Encoder:
         return self.constant(name, self._rng.normal(mean, spread, shape).astype(np.float32))
 
     def number(self, name: str, value: float) -> str:
-        return self.constant(name, np.float32(value))
+        return self.constant(name, np.array(value, np.float32))
 
     def linear(self, x: str, name: str, rows: int, columns: int) -> str:
         """A product with widened integers, and a bias."""
@@ -97,14 +97,14 @@ class _Encoder:
         """Embeddings, and what is added to the scores of padding."""
         sizes = self._sizes
         words = self.node("Gather", self.floats("words", sizes.words, sizes.width, spread=1), "input_ids")
-        first = self.constant("first", np.int64([0]))
+        first = self.constant("first", np.array([0], np.int64))
         length = self.node("Shape", "input_ids", start=1, end=2)
         places = self.node("Slice", self.floats("positions", sizes.positions, sizes.width), first, length, first)
-        mask = self.node("Unsqueeze", "attention_mask", self.constant("axes", np.int64([1, 2])))
+        mask = self.node("Unsqueeze", "attention_mask", self.constant("axes", np.array([1, 2], np.int64)))
         mask = self.node("Sub", self.number("1", 1), self.node("Cast", mask, to=TensorProto.FLOAT))
-        self.node("Mul", mask, self.number("lowest", np.finfo(np.float32).min), output="mask")
-        self.constant("apart", np.int64([0, 0, sizes.heads, -1]))
-        self.constant("together", np.int64([0, 0, sizes.width]))
+        self.node("Mul", mask, self.number("lowest", float(np.finfo(np.float32).min)), output="mask")
+        self.constant("apart", np.array([0, 0, sizes.heads, -1], np.int64))
+        self.constant("together", np.array([0, 0, sizes.width], np.int64))
         self.number("root", (sizes.width / sizes.heads) ** 0.5)
         self.number("root2", 2**0.5)
         self.number("half", 0.5)

@@ -70,8 +70,9 @@ class Product(NamedTuple):
         expected = self.factor * (rows @ self.weights) + self.addend
         magnitude = abs(self.factor) * (np.abs(rows) @ np.abs(self.weights))
         bound = (rows.shape[-1] + 2) * 2.0**-23 * magnitude
-        epsilon = float(jnp.finfo(result.dtype).eps)
-        bound = bound + 2 * epsilon * (np.abs(expected) + np.abs(self.addend) + bound)
+        info = jnp.finfo(result.dtype)
+        rounding = 2 * float(info.eps) * (np.abs(expected) + np.abs(self.addend) + bound)
+        bound = bound + rounding + 2 * float(info.smallest_subnormal)
         assert result.shape == expected.shape
         assert result.dtype == self.rows.dtype
         assert np.all(np.abs(result.astype(np.float64) - expected) <= bound)
@@ -158,15 +159,15 @@ class Network:
             if zero_point is not None:
                 name = self._node("Sub", name, self._constant("z", self._shaped(zero_point.astype(self._dtype), is_turned)))
             if case.form != "Cast":
-                scale = self._constant("s", self._shaped(scale, is_turned))
-                name = self._node("Mul", *((name, scale) if case.source == "Constant" else (scale, name)))
+                factor = self._constant("s", self._shaped(scale, is_turned))
+                name = self._node("Mul", *((name, factor) if case.source == "Constant" else (factor, name)))
         else:
             attributes = {"tensor": {}, "column": {"axis": 1 - axis}, "block": {"axis": axis, "block_size": BLOCK}}
             arrays = [scale, *([] if zero_point is None else [zero_point.astype(integers.dtype)])]
             if case.granularity != "block":
                 arrays = [x.reshape(() if case.granularity == "tensor" else -1) for x in arrays]
-            names = [self._constant(end, x) for end, x in zip("sz", arrays, strict=False)]
-            name = self._node("DequantizeLinear", name, *names, **attributes[case.granularity])
+            parameters = [self._constant(end, x) for end, x in zip("sz", arrays, strict=False)]
+            name = self._node("DequantizeLinear", name, *parameters, **attributes[case.granularity])
         return self._node("Transpose", name, perm=[1, 0]) if after else name
 
     def _shaped(self, x: np.ndarray, is_turned: bool) -> np.ndarray:
