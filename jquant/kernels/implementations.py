@@ -27,6 +27,11 @@ def default(platform: str) -> Implementation:
     return implementation
 
 
+def is_native_for_floats() -> bool:
+    """Whether programs for a CPU multiply floats by the library. XLA's tiles of int8 (AMX) are of no use to these."""
+    return DEFAULTS["cpu"] is Implementation.NATIVE and shared_library.load().instruction_set is not None
+
+
 def exportable(implementation: Implementation, context: mlir.LoweringRuleContext) -> Implementation:
     """`implementation`, or XLA's in place of the native one in programs for `jax.export`, which other machines may run."""
     return Implementation.XLA if implementation is Implementation.NATIVE and is_exported(context) else implementation

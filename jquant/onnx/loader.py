@@ -11,7 +11,7 @@ from onnx import inliner
 from jquant.errors import ModelError
 from jquant.onnx import arguments
 from jquant.onnx import nodes as _nodes  # noqa: F401  # importing them fills the table of the registry
-from jquant.onnx.fusing import fusion, moving_parts, sorted_indices, tied_embeddings
+from jquant.onnx.fusing import fusion, moving_parts, sorted_indices, tied_embeddings, widened_weights
 from jquant.onnx.graphs.element_types import element_types
 from jquant.onnx.graphs.graph import DEFAULT_DOMAIN, Graph
 from jquant.onnx.graphs.n_bits import MATMUL_N_BITS, with_int8_rows
@@ -94,7 +94,11 @@ def load(
             dtypes = element_types(proto)
             del proto  # the graph has copies of its arrays
             graph = branches.decided(graph, fixed)
-            graph, fused = fusion.fused(graph, dtypes) if qdq == "fused" else (graph, {})
+            fused: dict[str, int] = {}
+            if qdq == "fused":
+                graph, fused = fusion.fused(graph, dtypes)
+                graph, weight_only = widened_weights.with_integer_weights(graph, replacements)
+                fused |= weight_only
             graph = functions.expanded(graph, dtypes)
             graph = tied_embeddings.with_columns(graph, replacements)
             graph = moving_parts.with_parts(graph, replacements)

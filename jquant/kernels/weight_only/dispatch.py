@@ -13,7 +13,6 @@ from jquant.kernels.native import weight_only as native
 from jquant.kernels.weight_only import dense, on_cpu, on_gpu
 from jquant.kernels.weights import Weights, batch_rank
 from jquant.lowering.partitioned import unless_partitioned
-from jquant.modes import Implementation
 
 _Multiply = Callable[[jax.Array, Weights, np.dtype], jax.Array]
 
@@ -60,7 +59,7 @@ def _by_sums(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
 
 def _on_this_cpu(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
     """In compiled code, where that is the default; its result needs no seal, because XLA cannot look into the call."""
-    is_native = implementations.default("cpu") is Implementation.NATIVE
+    is_native = implementations.is_native_for_floats()
     multiply = implementations.unless_declined(native.matmul, _in_parts) if is_native else _in_parts
     return multiply(a, weights, dtype)
 

@@ -120,6 +120,32 @@ class BlockMatrix(NamedTuple):
         return matrix, scale, np.asarray(subbyte.packed(zero_point, bits, 1))
 
 
+class WeightOnlyMatrix(NamedTuple):
+    """How to pack integers in the order of a product with floats, (K, N), as `fusing.widened_weights` leaves them.
+
+    Attributes:
+      scales, zero_points: the names of its scales and zero points, of shape (G, N); None for zero points of 0.
+      block_size: how many rows share a scale.
+    """
+
+    scales: str
+    zero_points: str | None
+    block_size: int
+
+    @property
+    def parameters(self) -> tuple[str | None, ...]:
+        """The names of the other constants that the matrix is packed with, None for one that is left out."""
+        return self.scales, self.zero_points
+
+    @property
+    def absorbed(self) -> tuple[str | None, ...]:
+        """The parameters that the node does not read any more."""
+        return self.parameters
+
+    def pack(self, matrix: np.ndarray, scales: np.ndarray, zero_points: np.ndarray | None) -> PackedBlockMatrix:
+        return pack_matrix(matrix, zero_points, scale=scales, block_size=self.block_size)
+
+
 class Packed(NamedTuple):
     """The packed matrices of a graph.
 
@@ -168,7 +194,9 @@ def packed(graph: Graph, static: Collection[str], replaced: Collection[str]) -> 
     return Packed(matrices=matrices, absorbed=frozenset(absorbed - matrices.keys() - outputs - set(static)))
 
 
-def packing_of(node: Node, position: int, replaced: Collection[str] = ()) -> IntegerMatrix | BlockMatrix | None:
+def packing_of(
+    node: Node, position: int, replaced: Collection[str] = ()
+) -> IntegerMatrix | BlockMatrix | WeightOnlyMatrix | None:
     """How a node would pack the operand at a position; None if it would not."""
     entry = registry.find(node)
     operand = entry.operand(position) if entry and node.qualified_operator not in replaced else ""
@@ -182,6 +210,10 @@ def packing_of(node: Node, position: int, replaced: Collection[str] = ()) -> Int
     if operand in entry.packs:
         transposed = entry.transposed_by and node.attributes.get(entry.transposed_by, 0)
         return IntegerMatrix(zero_point=value(entry.packs[operand]), transposed=bool(transposed))
+    if operand == "B" and entry.packs_widened:
+        scales = value("scales")
+        assert scales is not None
+        return WeightOnlyMatrix(scales, value("zero_points"), node.attributes["block_size"])
     if operand == "B" and entry.packs_blocks and not value("g_idx") and not node.attributes.get("weight_prepacked", 0):
         scales = value("scales")
         if scales is None:

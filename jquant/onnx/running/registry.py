@@ -53,6 +53,7 @@ class Converter:
       packs: the zero point's operand, by the operand that is an integer matrix.
       transposed_by: the attribute that says whether to transpose this matrix; a packed one is transposed already.
       packs_blocks: whether its operands and attributes are those of onnxruntime's MatMulNBits.
+      packs_widened: whether its operands and attributes are those of `fusing.widened_weights`.
       counterparts: the operators of jquant that have the node's formula, or its purpose with another one.
       expands: whether results may be far larger than the operands, so that NumPy computes only those that must be static.
     """
@@ -65,6 +66,7 @@ class Converter:
     packs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     transposed_by: str | None = None
     packs_blocks: bool = False
+    packs_widened: bool = False
     expands: bool = False
     counterparts: tuple[str, ...] = ()
 
@@ -126,6 +128,7 @@ def converter(
     packs: Mapping[str, str] | None = None,
     transposed_by: str | None = None,
     packs_blocks: bool = False,
+    packs_widened: bool = False,
     expands: bool = False,
     counterparts: tuple[str, ...] = (),
 ) -> Callable[[_Function], _Function]:
@@ -141,6 +144,7 @@ def converter(
             packs=packs or {},
             transposed_by=transposed_by,
             packs_blocks=packs_blocks,
+            packs_widened=packs_widened,
             expands=expands,
             counterparts=counterparts,
         )

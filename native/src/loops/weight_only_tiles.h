@@ -10,6 +10,8 @@ namespace jquant {
 namespace JQUANT_NAMESPACE {
 
 constexpr int64_t kConvertedRows = 256;
+// Between copied rows of A, of as many elements: another cache line, so that the rows of a tile lie in different sets.
+constexpr int64_t kRowStride = kConvertedRows + 16;
 
 // Converts `count` rows of integers, of one block and of a vector of columns. The weights of a row are `kTileColumns` apart
 // from those of the row before.
@@ -122,7 +124,12 @@ inline void convert_columns(const WeightOnlyProduct& product, Convert convert, i
   }
 }
 
-// Writes the product of `kRows` packed rows of A and `depth` rows of weights, or adds it to the output.
+// Copies rows of A, of `depth` elements each.
+inline void copy_rows(const float* a, int64_t stride, int64_t rows, int64_t depth, float* copy) {
+  for (int64_t row = 0; row < rows; ++row) __builtin_memcpy(copy + row * kRowStride, a + row * stride, depth * sizeof(float));
+}
+
+// Writes the product of `kRows` copied rows of A and `depth` rows of weights, or adds it to the output.
 template <int kRows>
 void multiply_float_tile(const float* a, const float* weights, int64_t depth, bool is_first, float* output, int64_t stride) {
   Floats totals[kRows][kTilePanels] = {};
@@ -131,11 +138,11 @@ void multiply_float_tile(const float* a, const float* weights, int64_t depth, bo
     for (int panel = 0; panel < kTilePanels; ++panel) weight[panel] = load<Floats>(weights + panel * kLanes);
 #pragma GCC unroll 16
     for (int row = 0; row < kRows; ++row) {
-      const Floats element = splat(a[row]);
+      const Floats element = splat(a[row * kRowStride]);
       for (int panel = 0; panel < kTilePanels; ++panel)
         totals[row][panel] = multiply_add(element, weight[panel], totals[row][panel]);
     }
-    a += kRows;
+    ++a;
     weights += kTileColumns;
   }
 #pragma GCC unroll 16
@@ -157,9 +164,9 @@ MultiplyFloatTile float_tile_with_rows(int rows) {
   return multiply_float_tile<kRows>;
 }
 
-// The floats that `multiply_in_tiles` works in: packed rows of A, weights, and what these are made of.
+// The floats that `multiply_in_tiles` works in: copied rows of A, weights, and what these are made of.
 inline int64_t scratch_of_tiles(const WeightOnlyProduct& product, const Part& part) {
-  return packed_size(part.end_row - part.first_row, kConvertedRows) + kConvertedRows * kTileColumns +
+  return (part.end_row - part.first_row) * kRowStride + kConvertedRows * kTileColumns +
          ConversionMemory(product, nullptr).size();
 }
 
@@ -167,14 +174,12 @@ inline void multiply_in_tiles(const WeightOnlyProduct& product, const Part& part
   const Convert convert = converter(product);
   const int64_t row_count = part.end_row - part.first_row, tiles = (row_count + kTileRows - 1) / kTileRows;
   const int64_t rows_per_tile = (row_count + tiles - 1) / tiles;
-  float *packed = scratch, *weights = packed + packed_size(row_count, kConvertedRows);
+  float *copy = scratch, *weights = copy + row_count * kRowStride;
   const ConversionMemory memory(product, weights + kConvertedRows * kTileColumns);
   if (!product.zero_point) read_offsets(product, 0, memory.blocks * kLanes, memory.offset);
   for (int64_t first = 0; first < product.depth; first += kConvertedRows) {
     const int64_t end = smaller(first + kConvertedRows, product.depth), depth = end - first;
-    for (int64_t row = part.first_row; row < part.end_row; row += rows_per_tile)
-      pack_rows(product.a + row * product.depth + first, product.depth, smaller(rows_per_tile, part.end_row - row), depth,
-                packed + (row - part.first_row) * depth);
+    copy_rows(product.a + part.first_row * product.depth + first, product.depth, row_count, depth, copy);
     for (int64_t column = part.first_column; column < part.end_column; column += kTileColumns) {
       const int64_t columns = smaller(kTileColumns, part.end_column - column);
       for (int64_t i = 0; i < columns; i += kLanes)
@@ -182,7 +187,7 @@ inline void multiply_in_tiles(const WeightOnlyProduct& product, const Part& part
       for (int64_t row = part.first_row; row < part.end_row; row += rows_per_tile) {
         const int rows = static_cast<int>(smaller(rows_per_tile, part.end_row - row));
         const MultiplyFloatTile multiply = float_tile_with_rows(rows);
-        const float* a = packed + (row - part.first_row) * depth;
+        const float* a = copy + (row - part.first_row) * kRowStride;
         float* output = product.output + row * product.columns + column;
         if (columns == kTileColumns) {
           multiply(a, weights, depth, first == 0, output, product.columns);

@@ -174,6 +174,7 @@ def test_not_the_default_where_xla_multiplies_tiles(monkeypatch):
     for has_amx, name in ((True, Implementation.XLA), (False, Implementation.NATIVE)):
         monkeypatch.setattr(shared_library.cpu_features, "has_amx_int8", lambda has_amx=has_amx: has_amx)
         assert implementations.default("cpu") is name
+        assert implementations.is_native_for_floats()  # with AMX, too
 
 
 @requires_native
