@@ -10,8 +10,9 @@ from jquant.onnx import compare
 
 from . import real_models as real
 
-# Slow, so that both versions of JAX run them in the full run alone.
+# Slow, or in wheels that only the full run downloads. Both versions of JAX run them there.
 LARGE = {
+    *real.MORE,
     "detection",
     "recognition",
     "classification",
@@ -84,7 +85,9 @@ def test_larger_quantized_nodes(name, variant, count):
     check_nodes(name, real.quantized(name, variant), count, f"{name}, {variant}")
 
 
-@pytest.mark.parametrize("name", parameters(["classification", "smart-turn", "silero_vad", "detection", "recognition"]))
+@pytest.mark.parametrize(
+    "name", parameters(["classification", "smart-turn", "silero_vad", "detection", "recognition", *real.MORE])
+)
 def test_end_to_end(name):
     check_end_to_end(name, real.read(name), 0.999)
 
