@@ -15,13 +15,12 @@ import os
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
-from tqdm import tqdm
 
 from benchmarks import environment
 from benchmarks.measure import measure
@@ -193,6 +192,7 @@ def forms(proto: bytes, inputs: Inputs) -> Iterator[tuple[str, Form]]:
 def line(name: str, wheels: Path, rounds: int, profiled: bool) -> str:
     """The row of a model."""
     import onnxruntime
+    from tqdm import tqdm
 
     model = PACKAGED[name]
     proto, inputs = model.read(wheels), model.inputs(np.random.default_rng(0))
@@ -200,7 +200,7 @@ def line(name: str, wheels: Path, rounds: int, profiled: bool) -> str:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # without warnings in each call, of an output whose declared shape is another one
     session = onnxruntime.InferenceSession(proto, options, providers=["CPUExecutionProvider"])
-    calls: dict[str, Callable[[], Any]] = {
+    calls: dict[Hashable, Callable[[], Any]] = {
         form: functools.partial(finish, each.program, each.operands) for form, each in ours.items()
     }
     progress = tqdm(total=rounds, desc=name, unit="round", leave=False)
@@ -231,6 +231,8 @@ def line(name: str, wheels: Path, rounds: int, profiled: bool) -> str:
 
 
 def main() -> None:
+    from tqdm import tqdm  # which who reads PACKAGED alone need not have
+
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.models.packages",
         description=__doc__,

@@ -1,11 +1,15 @@
 """Published models against onnxruntime: every integer, node by node, and the outputs."""
 
+import os
+import pathlib
+
 import pytest
 from support.saturation import need_exact_products
 
 pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 
 import jquant.onnx
+from benchmarks.models import packages
 from jquant.onnx import compare
 
 from . import real_models as real
@@ -103,3 +107,14 @@ def test_fused():
     model = jquant.onnx.load(real.read("smart-turn"), qdq="fused")
     (line,) = (line for line in str(model).splitlines() if "fused:" in line)
     assert line == "  fused: 34 MatMul, 16 Reshape, 12 Transpose, 4 Softmax, 3 Gemm, 2 Conv"
+
+
+@pytest.mark.full
+def test_benchmark():
+    """The row of a file that has one form has its columns, and the two times and their ratio agree."""
+    folder = pathlib.Path(os.environ["JQUANT_WHEELS"])
+    cells = packages.line("diacritics, two networks", folder, rounds=1, profiled=False).strip("| ").split(" | ")
+    assert len(cells) == packages.HEADER.splitlines()[0].count("|") - 1
+    written, fused, engine, ratio = cells[3:7]
+    assert fused == "same"
+    assert abs(float(written) / float(engine) - float(ratio)) < 0.05  # of rounding
