@@ -24,15 +24,26 @@ import numpy as np
 
 from benchmarks import environment
 from benchmarks.measure import measure
-from benchmarks.models.profile import compile_cost, finish, operations
+from benchmarks.models.profile import compile_cost, finish, operations, profile
 from jquant.kernels.native import shared_library
 
 Inputs = dict[str, np.ndarray]
 FORMS: tuple[Literal["as_written", "fused"], ...] = ("as_written", "fused")
 PROFILED = 8  # operations of XLA
+EXPLAINED = 1.5  # times onnxruntime's time, above which the row says where ours goes
+KINDS = {  # of the operations of JAX, by the first expression that matches
+    "packing weights": "pack_matrix",
+    "steps of LSTMs": "while/body",
+    "integer products": r"(_integer|quantized_linear_\w+|quantized_gemm)/(dot_general|ffi_call|conv_general)",
+    "float products": "dot_general|conv_general_dilated",
+    "Mul": "/mul$",
+    "ranges and rounding": "quantize_linear/",
+    "all else": "",
+}
 HEADER = (
-    "| | quantized | input | as written, ms | fused, ms | onnxruntime, ms | ratio | fused | loading, s | compiling, s |\n"
-    "|---|---|---|--:|--:|--:|--:|--:|--:|--:|"
+    "| | quantized | input | as written, ms | fused, ms | onnxruntime, ms | ratio | loading, s | compiling, s "
+    "| where the time goes, if above 1.5 |\n"
+    "|---|---|---|--:|--:|--:|--:|--:|--:|---|"
 )
 
 
@@ -189,6 +200,12 @@ def forms(proto: bytes, inputs: Inputs) -> Iterator[tuple[str, Form]]:
             yield qdq, Form(program, operands, loading, compile_cost(program, operands)[0])
 
 
+def shares(form: Form) -> str:
+    """The three kinds of operations that take most of the time."""
+    milliseconds = profile(form.program, form.operands, KINDS)
+    return ", ".join(f"{kind} {spent / milliseconds.total():.0%}" for kind, spent in milliseconds.most_common(3))
+
+
 def line(name: str, wheels: Path, rounds: int, profiled: bool) -> str:
     """The row of a model."""
     import onnxruntime
@@ -209,19 +226,20 @@ def line(name: str, wheels: Path, rounds: int, profiled: bool) -> str:
     times = {which: each.further for which, each in turns.items()}
     ratios = {form: np.median(times[form] / times["onnxruntime"]) for form in ours}
 
-    def both(numbers: dict[str, Any], digits: int) -> list[str]:
-        return [f"{numbers[form]:.{digits}f}" if form in numbers else "same" for form in FORMS]
+    def each_form(numbers: dict[str, Any], digits: int) -> str:
+        return " / ".join(f"{numbers[form]:.{digits}f}" for form in ours)
 
+    medians = {which: f"{np.median(each):.2f}" for which, each in times.items()}
     package, version = model.wheel.replace("_", "-").rsplit("-", 1)
     cells = [
         f"{name} ({package} {version})",
         model.quantized,
         model.input,
-        *both({form: np.median(times[form]) for form in ours}, 2),
-        f"{np.median(times['onnxruntime']):.2f}",
-        *both(ratios, 2),
-        " / ".join(f"{each.loading:.2f}" for each in ours.values()),
-        " / ".join(f"{each.compiling:.1f}" for each in ours.values()),
+        *(medians.get(form, "same") for form in (*FORMS, "onnxruntime")),
+        each_form(ratios, 2),
+        each_form({form: each.loading for form, each in ours.items()}, 2),
+        each_form({form: each.compiling for form, each in ours.items()}, 1),
+        shares(ours["as_written"]) if ratios["as_written"] > EXPLAINED else "",
     ]
     for form, each in ours.items() if profiled else ():
         print(f"\n{name}, {form}:", file=sys.stderr)
