@@ -6,7 +6,8 @@
 Prints a table. onnxruntime has its default session: all optimizations, one thread for each core, which spin between calls.
 A ratio is the median of the ratios of the rounds, in each of which each has a turn of at least two calls; the first call of
 each turn does not count. With --profile, it also prints the operations of XLA that take most of the time of a call.
-With --native, products are jquant-native's on processors with AMX, too.
+With --native, products are jquant-native's on processors with AMX, too. With --without-spinning, onnxruntime's threads sleep
+between calls, which is fairer where other programs run.
 """
 
 import argparse
@@ -206,7 +207,7 @@ def shares(form: Form) -> str:
     return ", ".join(f"{kind} {spent / milliseconds.total():.0%}" for kind, spent in milliseconds.most_common(3))
 
 
-def line(name: str, wheels: Path, rounds: int, profiled: bool) -> str:
+def line(name: str, wheels: Path, rounds: int, profiled: bool, spinning: bool = True) -> str:
     """The row of a model."""
     import onnxruntime
     from tqdm import tqdm
@@ -216,6 +217,8 @@ def line(name: str, wheels: Path, rounds: int, profiled: bool) -> str:
     ours = dict(forms(proto, inputs))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # without warnings in each call, of an output whose declared shape is another one
+    if not spinning:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(proto, options, providers=["CPUExecutionProvider"])
     calls: dict[Hashable, Callable[[], Any]] = {
         form: functools.partial(finish, each.program, each.operands) for form, each in ours.items()
@@ -263,13 +266,15 @@ def main() -> None:
     parser.add_argument("--wheels", type=Path, default=os.environ.get("JQUANT_WHEELS", "wheels"), metavar="FOLDER")
     parser.add_argument("--profile", action="store_true", help="print the operations that take most of the time")
     parser.add_argument("--native", action="store_true", help="products by jquant-native, also where XLA's are the default")
+    parser.add_argument("--without-spinning", action="store_true", help="let onnxruntime's threads sleep between calls")
     arguments = parser.parse_args()
     if arguments.native:
         shared_library.is_default = lambda: shared_library.load().instruction_set is not None
     description = environment.describe(["onnx", "onnxruntime", "jquant-native"])
     print(environment.summary(description, with_revision=True), HEADER, sep="\n\n", flush=True)
     for name in tqdm(arguments.models, unit="model"):
-        print(line(name, arguments.wheels, arguments.rounds, arguments.profile), flush=True)
+        row = line(name, arguments.wheels, arguments.rounds, arguments.profile, not arguments.without_spinning)
+        print(row, flush=True)
 
 
 if __name__ == "__main__":
