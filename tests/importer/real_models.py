@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from benchmarks.models.packages import PACKAGED
+
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
 quantization = pytest.importorskip("onnxruntime.quantization", reason="onnxruntime's tools are not installed")
@@ -24,6 +26,8 @@ FILES = {
     "title encoder": (TITLES, "traceforge_title_model/data/span/encoder.onnx"),
     "title decoder": (TITLES, "traceforge_title_model/data/span/decoder.onnx"),
 }
+MORE = {name: model for name, model in PACKAGED.items() if (model.wheel, model.path) not in FILES.values()}
+FILES |= {name: (model.wheel, model.path) for name, model in MORE.items()}
 IMAGES = {"detection": (1, 3, 64, 96), "recognition": (1, 3, 48, 96), "classification": (1, 3, 48, 192)}
 SPEECH = {"sr": np.int64(16000)}  # the sampling rate, which decides the branch that silero_vad takes
 
@@ -93,8 +97,10 @@ def image(name: str, seed: int) -> dict[str, np.ndarray]:
 
 
 def inputs(name: str) -> dict[str, np.ndarray]:
-    """Random inputs with the shapes and types of images or sound."""
+    """Random inputs with the shapes and types of images, sound or text."""
     rng = np.random.default_rng(0)
+    if name in MORE:
+        return MORE[name].inputs(rng)
     if name in IMAGES:
         return image(name, 0)
     if name == "smart-turn":

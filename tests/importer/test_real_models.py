@@ -1,17 +1,22 @@
 """Published models against onnxruntime: every integer, node by node, and the outputs."""
 
+import os
+import pathlib
+
 import pytest
 from support.saturation import need_exact_products
 
 pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 
 import jquant.onnx
+from benchmarks.models import packages
 from jquant.onnx import compare
 
 from . import real_models as real
 
-# Slow, so that both versions of JAX run them in the full run alone.
+# Slow, or in wheels that only the full run downloads. Both versions of JAX run them there.
 LARGE = {
+    *real.MORE,
     "detection",
     "recognition",
     "classification",
@@ -84,7 +89,9 @@ def test_larger_quantized_nodes(name, variant, count):
     check_nodes(name, real.quantized(name, variant), count, f"{name}, {variant}")
 
 
-@pytest.mark.parametrize("name", parameters(["classification", "smart-turn", "silero_vad", "detection", "recognition"]))
+@pytest.mark.parametrize(
+    "name", parameters(["classification", "smart-turn", "silero_vad", "detection", "recognition", *real.MORE])
+)
 def test_end_to_end(name):
     check_end_to_end(name, real.read(name), 0.999)
 
@@ -100,3 +107,14 @@ def test_fused():
     model = jquant.onnx.load(real.read("smart-turn"), qdq="fused")
     (line,) = (line for line in str(model).splitlines() if "fused:" in line)
     assert line == "  fused: 34 MatMul, 16 Reshape, 12 Transpose, 4 Softmax, 3 Gemm, 2 Conv"
+
+
+@pytest.mark.full
+def test_benchmark():
+    """The row of a file that has one form has its columns, and the two times and their ratio agree."""
+    folder = pathlib.Path(os.environ["JQUANT_WHEELS"])
+    cells = packages.line("diacritics, two networks", folder, rounds=1, profiled=False)[2:-2].split(" | ")
+    assert len(cells) == packages.HEADER.splitlines()[0].count("|") - 1
+    written, fused, engine, ratio = cells[3:7]
+    assert fused == "same"
+    assert abs(float(written) / float(engine) - float(ratio)) < 0.05  # of rounding
