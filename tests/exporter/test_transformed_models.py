@@ -49,7 +49,7 @@ def test_integers(loaded, name):
     recipe = getattr(transform, name)
     calibration = transform.calibrate(loaded, loaded.params, [INPUTS], recipe) if name == "static_int8" else None
     function, params = transform.quantize(loaded, loaded.params, recipe, INPUTS, calibration=calibration)
-    assert list(params["sites"]) == ["table", "up", "filters", "down"]
+    assert list(params["sites"]) == ["table", "turned", "filters", "down"]
     exported = jquant.onnx.export(function, params, INPUTS)
     declared = [(value.name, value.type.tensor_type.elem_type) for value in (*exported.graph.input, *exported.graph.output)]
     types = onnx.TensorProto
