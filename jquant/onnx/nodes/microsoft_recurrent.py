@@ -7,17 +7,18 @@ import jax.numpy as jnp
 
 from jquant.onnx.graphs.graph import MICROSOFT
 from jquant.onnx.nodes.quantized_parameters import FEATURE_LEVEL
-from jquant.onnx.nodes.recurrent import lstm_activations, lstm_update
+from jquant.onnx.nodes.recurrent import lstm_activations, lstm_update, sum_of_biases
 from jquant.onnx.nodes.recurrent_activations import LayerAttributes
-from jquant.onnx.nodes.recurrent_scan import Activations, Layer, States, run_directions
+from jquant.onnx.nodes.recurrent_scan import Activations, Layer, States, of_direction, run_directions
 from jquant.onnx.running.registry import converter
 from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
 from jquant.operators.matmul_integer import matmul_integer
+from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
 from jquant.operators.pack_matrix import pack_matrix
 from jquant.packed.matrix import PackedMatrix
 
 
-@converter("DynamicQuantizeLSTM", domain=MICROSOFT)
+@converter("DynamicQuantizeLSTM", domain=MICROSOFT, packs={"w": "w_zero_point", "r": "r_zero_point"})
 def dynamic_quantize_lstm(
     x,
     w,
@@ -43,13 +44,18 @@ def dynamic_quantize_lstm(
     """
     if sequence_lens is not None:  # steps after the longest sequence must not widen the range
         x = jnp.where(jnp.arange(x.shape[0])[:, None, None] < jnp.max(sequence_lens), x, jnp.zeros_like(x))
-    size = r.shape[1]
-    bias = None if b is None else jnp.add(*jnp.split(b, 2, 1))
     functions = lstm_activations(activations, attributes, r.shape[0])
-    parameters = _packed(r, r_zero_point), r_scale, bias, p
-    layer = Layer(functools.partial(_cell, input_forget), functions, parameters, size, is_exact=True)
-    gates = jax.vmap(_quantized_product, (None, 0, 0))(x, _packed(w, w_zero_point), w_scale)
-    return run_directions(layer, list(gates), sequence_lens, (initial_h, initial_c), attributes.direction, 0)
+    parameters = _packed(r, r_zero_point), r_scale, sum_of_biases(b), p
+    values, x_scale, x_zero_point = dynamic_quantize_linear(x)
+    weights = _packed(w, w_zero_point), w_scale
+
+    def inputs(index: int, values: jax.Array) -> jax.Array:
+        rows = values.reshape(-1, values.shape[-1])
+        operands = rows, x_scale, x_zero_point, *of_direction(weights, index)
+        return matmul_integer_to_float(*operands, feature_level=FEATURE_LEVEL).reshape(*values.shape[:2], -1)
+
+    layer = Layer(inputs, functools.partial(_cell, input_forget), functions, parameters, r.shape[1], is_exact=True)
+    return run_directions(layer, values, sequence_lens, (initial_h, initial_c), attributes.direction)
 
 
 def _cell(
@@ -60,7 +66,7 @@ def _cell(
     states: States,
 ) -> States:
     weights, scale, bias, peepholes = parameters
-    gates = gates + _quantized_product(states[0], weights, scale)
+    gates = gates + _recurrent_gates(states[0], weights, scale)
     return lstm_update(activations, peepholes, input_forget, gates if bias is None else gates + bias, states[1])
 
 
@@ -69,7 +75,8 @@ def _packed(matrices: jax.Array | PackedMatrix, zero_points: jax.Array | None) -
     return matrices if isinstance(matrices, PackedMatrix) else jax.vmap(pack_matrix)(matrices, zero_points)
 
 
-def _quantized_product(a: jax.Array, b: PackedMatrix, b_scale: jax.Array) -> jax.Array:
-    a, a_scale, a_zero_point = dynamic_quantize_linear(a)
-    product = matmul_integer(a.reshape(-1, a.shape[-1]), b, a_zero_point, feature_level=FEATURE_LEVEL)
-    return (product.astype(jnp.float32) * (a_scale * b_scale)).reshape(*a.shape[:-1], -1)
+def _recurrent_gates(h: jax.Array, weights: PackedMatrix, scale: jax.Array) -> jax.Array:
+    """The product by the states, which XLA scales where it adds it to the other gates."""
+    values, h_scale, zero_point = dynamic_quantize_linear(h)
+    product = matmul_integer(values, weights, zero_point, feature_level=FEATURE_LEVEL)
+    return product.astype(jnp.float32) * (h_scale * scale)

@@ -1,6 +1,7 @@
 """RNN, GRU and LSTM."""
 
 import functools
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +26,8 @@ def rnn(
 ):
     """Returns the states of all steps, and the last ones."""
     functions = by_direction(activations_from_attributes(activations, attributes), 1, len(r))
-    layer = Layer(_rnn_cell, functions, r, r.shape[2])
-    gates = _input_gates(x, w, _sum_of_biases(b), layout)
-    return run_directions(layer, gates, sequence_lens, (initial_h,), attributes.direction, layout)
+    layer = Layer(_inputs(w, sum_of_biases(b)), _rnn_cell, functions, r, r.shape[2])
+    return run_directions(layer, x, sequence_lens, (initial_h,), attributes.direction, layout)
 
 
 def _rnn_cell(activations: Activations, r: jax.Array, gates: jax.Array, states: States) -> States:
@@ -56,9 +56,9 @@ def gru(
     if b is not None:
         bias, bias_h = b[:, : 3 * size] + b[:, 3 * size :].at[:, 2 * size :].set(0), b[:, 5 * size :]
     z_r, h = jnp.split(jnp.swapaxes(r, 1, 2), [2 * size], 2)
-    layer = Layer(functools.partial(_gru_cell, linear_before_reset), functions, (z_r, h, bias_h), size)
-    gates = _input_gates(x, w, bias, layout)
-    return run_directions(layer, gates, sequence_lens, (initial_h,), attributes.direction, layout)
+    cell = functools.partial(_gru_cell, linear_before_reset)
+    layer = Layer(_inputs(w, bias), cell, functions, (z_r, h, bias_h), size)
+    return run_directions(layer, x, sequence_lens, (initial_h,), attributes.direction, layout)
 
 
 def _gru_cell(
@@ -99,9 +99,9 @@ def lstm(
 ):
     """Returns the states of all steps, the last ones, and the last cells. The gates are: input, output, forget, cell."""
     functions = lstm_activations(activations, attributes, len(r))
-    layer = Layer(functools.partial(_lstm_cell, input_forget), functions, (r, p), r.shape[2])
-    gates = _input_gates(x, w, _sum_of_biases(b), layout)
-    return run_directions(layer, gates, sequence_lens, (initial_h, initial_c), attributes.direction, layout)
+    cell = functools.partial(_lstm_cell, input_forget)
+    layer = Layer(_inputs(w, sum_of_biases(b)), cell, functions, (r, p), r.shape[2])
+    return run_directions(layer, x, sequence_lens, (initial_h, initial_c), attributes.direction, layout)
 
 
 def _lstm_cell(
@@ -115,18 +115,22 @@ def _lstm_cell(
     return lstm_update(activations, peepholes, input_forget, gates + jnp.matmul(states[0], r.T), states[1])
 
 
-def _input_gates(x: jax.Array, w: jax.Array, bias: jax.Array | None, layout: int) -> list[jax.Array]:
-    """For each direction, what the inputs of all steps contribute to the gates, computed at once, with a bias added."""
-    x = jnp.swapaxes(x, 0, 1) if layout else x
-    products = [jnp.matmul(x, each.T) for each in w]
-    return products if bias is None else [product + bias[index] for index, product in enumerate(products)]
+def _inputs(w: jax.Array, bias: jax.Array | None) -> Callable[[int, jax.Array], jax.Array]:
+    """The function that computes what inputs contribute to the gates of a direction, with a bias added."""
+
+    def contribution(index: int, x: jax.Array) -> jax.Array:
+        product = jnp.matmul(x, w[index].T)
+        return product if bias is None else product + bias[index]
+
+    return contribution
 
 
-def _sum_of_biases(b: jax.Array | None) -> jax.Array | None:
+def sum_of_biases(b: jax.Array | None) -> jax.Array | None:
+    """The biases of the inputs' product and of the states' product, added up."""
     return None if b is None else jnp.add(*jnp.split(b, 2, 1))
 
 
-def lstm_activations(names, attributes: LayerAttributes, directions: int) -> list[Activations]:
+def lstm_activations(names: Sequence[str], attributes: LayerAttributes, directions: int) -> list[Activations]:
     """The activations of each direction of an LSTM, of which the last, that of the cells, has no bounds."""
     clipped, unclipped = (
         by_direction(activations_from_attributes(names, each), 3, directions)

@@ -37,7 +37,7 @@ class Activation:
     """
 
     function: Callable[..., jax.Array]
-    options: tuple[tuple[str, float], ...]
+    options: tuple[tuple[str, float | None], ...]
     clip: float | None
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -1,6 +1,7 @@
 """Runs the cell of a recurrent layer over time, in one direction or in both, as one `lax.scan`."""
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,14 +21,17 @@ class Layer(NamedTuple):
     """A recurrent layer in all of its directions.
 
     Attributes:
+      inputs: computes what the inputs of all steps contribute to the gates of a direction, (time, batch, gates), from the
+        index of the direction and the inputs, (time, batch, ...), in the order in which it reads them.
       cell: computes new states from the activations and the parameters of a direction, from what the inputs of a step
-        contribute to the gates, and from the old states.
+        contribute, and from the old states.
       activations: of each direction.
       parameters: a tree of arrays, (directions, ...).
       hidden_size: the size of a state.
-      is_exact: whether the products of the cell are the same in a batch of directions: those of integers.
+      is_exact: whether the products of the cell are of integers, which a batch of directions does not change.
     """
 
+    inputs: Callable[[int, jax.Array], jax.Array]
     cell: Cell
     activations: Sequence[Activations]
     parameters: Any
@@ -37,46 +41,67 @@ class Layer(NamedTuple):
 
 def run_directions(
     layer: Layer,
-    gates: Sequence[jax.Array],
+    x: jax.Array,
     lengths: jax.Array | None,
     initial_states: Sequence[jax.Array | None],
     direction: str,
-    layout: int,
+    layout: int = 0,
 ) -> tuple[jax.Array, ...]:
     """The states of all steps, (time, directions, batch, hidden size), then each of the last states.
 
     Args:
-      gates: what the inputs of all steps contribute to the gates, (time, batch, gates), for each direction.
+      x: the inputs of all steps, (time, batch, ...).
       lengths: of the sequences, (batch,); None if all have the full length.
-      layout: 1 if the batch is the first dimension of the results and of the initial states.
+      layout: 1 if the batch is the first dimension of the inputs, of the results and of the initial states.
     """
     reversals = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}.get(direction)
     if reversals is None:
         raise ModelError(f"direction = {direction!r} is not supported")
     if len(layer.activations) != len(reversals):
         raise ModelError(f"its direction is {direction}, but its weights are for {len(layer.activations)} directions")
-    empty = jnp.zeros((len(reversals), gates[0].shape[1], layer.hidden_size), gates[0].dtype)
+    x = jnp.swapaxes(x, 0, 1) if layout else x
+    ends_first = lengths is None and all(reversals)  # the loop itself goes backwards
+    turned = (lambda x: x) if ends_first else _turning(x.shape[0], lengths)
+    gates = [layer.inputs(index, turned(x) if each else x) for index, each in enumerate(reversals)]
+    empty = jnp.zeros((len(reversals), x.shape[1], layer.hidden_size), gates[0].dtype)
     states = tuple(empty if each is None else jnp.swapaxes(each, 0, 1) if layout else each for each in initial_states)
-    cell = _cell_of_all(layer, gates[0].shape[1])
-    y, states = _run_steps(cell, gates, states, lengths, reversals)
-    return jnp.transpose(y, (2, 0, 1, 3)) if layout else y, *(jnp.swapaxes(x, 0, 1) if layout else x for x in states)
+    outputs, states = _run_steps(_cell_of_all(layer, x.shape[1]), gates, states, lengths, ends_first)
+    y = jnp.stack([turned(outputs[:, i]) if each else outputs[:, i] for i, each in enumerate(reversals)], 1)
+    return (jnp.transpose(y, (2, 0, 1, 3)), *(jnp.swapaxes(each, 0, 1) for each in states)) if layout else (y, *states)
+
+
+def of_direction(parameters: Any, index: int) -> Any:
+    """A tree of arrays, (directions, ...), for one direction."""
+    return jax.tree.map(lambda x: x[index], parameters)
+
+
+def _turning(steps: int, lengths: jax.Array | None) -> Callable[[jax.Array], jax.Array]:
+    """A function that brings arrays, (time, batch, size), into the order of a reversed direction, or back.
+
+    In reverse, a sequence begins where it ends, and what is behind it stays there.
+    """
+    if lengths is None:
+        return lambda x: jnp.flip(x, 0)
+    numbers = jnp.arange(steps, dtype=jnp.int32)[:, None]
+    order = jnp.where(numbers < lengths, lengths - 1 - numbers, numbers)[..., None]
+    return lambda x: jnp.take_along_axis(x, order, 0)
 
 
 def _cell_of_all(layer: Layer, batch: int) -> Callable[[Sequence[jax.Array], States], States]:
     """The cell of all directions, whose states are (directions, batch, hidden size).
 
-    Directions are a batch if they have the same activations. XLA multiplies a batch of floats with one row each in another
-    order than each for itself, so that one row is multiplied by each direction.
+    Directions with the same activations are a batch. But XLA adds up a product of floats of one row in another order in a
+    batch, so that these are multiplied one by one.
     """
-    cell, activations, parameters, *_ = layer
+    activations, parameters = layer.activations, layer.parameters
     if len(activations) > 1 and len(set(activations)) == 1 and (layer.is_exact or batch != 1):
-        at_once = jax.vmap(functools.partial(cell, activations[0]))
+        at_once = jax.vmap(functools.partial(layer.cell, activations[0]))
         return lambda gates, states: at_once(parameters, jnp.stack(gates), states)
-    of_each = [jax.tree.map(lambda x: x[index], parameters) for index in range(len(activations))]
+    of_each = [of_direction(parameters, index) for index in range(len(activations))]
 
     def one_by_one(gates: Sequence[jax.Array], states: States) -> States:
-        each = zip(activations, of_each, gates, zip(*states, strict=True), strict=True)
-        return tuple(map(jnp.stack, zip(*(cell(*operands) for operands in each), strict=True)))
+        operands = zip(activations, of_each, gates, zip(*states, strict=True), strict=True)
+        return tuple(map(jnp.stack, zip(*itertools.starmap(layer.cell, operands), strict=True)))
 
     return one_by_one
 
@@ -86,12 +111,12 @@ def _run_steps(
     gates: Sequence[jax.Array],
     states: States,
     lengths: jax.Array | None,
-    reversals: Sequence[bool],
+    reverse: bool,
 ) -> tuple[jax.Array, States]:
-    """The states of all steps, and the last ones. After a sequence ends, its states are 0; in reverse, it begins there."""
+    """The outputs of all steps, and the last states. After a sequence ends, its states are 0."""
     if lengths is None:
-        return _run_full_steps(cell, gates, states, reversals)
-    steps = gates[0].shape[0]
+        final, outputs = lax.scan(lambda states, gates: _scan_result(cell(gates, states)), states, gates, reverse=reverse)
+        return outputs, final
 
     def step(states: States, numbered: tuple[jax.Array, Sequence[jax.Array]]):
         number, gates = numbered
@@ -100,35 +125,11 @@ def _run_steps(
         kept = (jnp.where(inside, new, old) for new, old in zip(others, states[1:], strict=True))
         return _scan_result((jnp.where(inside, hidden, jnp.zeros_like(hidden)), *kept))
 
-    numbers = jnp.arange(steps, dtype=jnp.int32)
-    order = jnp.where(numbers[:, None] < lengths, lengths - 1 - numbers[:, None], numbers[:, None])[..., None]
-
-    def in_order(x: jax.Array, is_reversed: bool) -> jax.Array:
-        return jnp.take_along_axis(x, order, 0) if is_reversed else x
-
-    (_, *others), outputs = lax.scan(step, states, (numbers, list(map(in_order, gates, reversals))))
+    numbers = jnp.arange(gates[0].shape[0], dtype=jnp.int32)
+    (_, *others), outputs = lax.scan(step, states, (numbers, gates))
     last = jnp.take_along_axis(outputs, jnp.maximum(lengths - 1, 0)[None, None, :, None], 0)[0]
     others = (jnp.where((lengths > 0)[:, None], each, jnp.zeros_like(each)) for each in others)
-    return _in_time(outputs, in_order, reversals), (last, *others)
-
-
-def _run_full_steps(cell, gates: Sequence[jax.Array], states: States, reversals: Sequence[bool]) -> tuple[jax.Array, States]:
-    """`_run_steps` of sequences that all have the full length."""
-    is_reversed = all(reversals)
-
-    def in_order(x: jax.Array, is_turned: bool) -> jax.Array:
-        return jnp.flip(x, 0) if is_turned and not is_reversed else x
-
-    def step(states: States, gates: Sequence[jax.Array]):
-        return _scan_result(cell(gates, states))
-
-    final, outputs = lax.scan(step, states, list(map(in_order, gates, reversals)), reverse=is_reversed)
-    return _in_time(outputs, in_order, reversals), final
-
-
-def _in_time(outputs: jax.Array, in_order: Callable[[jax.Array, bool], jax.Array], reversals: Sequence[bool]) -> jax.Array:
-    """The outputs of all steps, (time, directions, ...), in the order of the inputs: `in_order` is its own inverse."""
-    return jnp.stack([in_order(outputs[:, index], each) for index, each in enumerate(reversals)], 1)
+    return outputs, (last, *others)
 
 
 def _scan_result(states: States) -> tuple[States, jax.Array]:
