@@ -1,7 +1,6 @@
 """Runs the cell of a recurrent layer over time, in one direction or in both, as one `lax.scan`."""
 
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -65,9 +64,11 @@ def run_directions(
     gates = [layer.inputs(index, turned(x) if each else x) for index, each in enumerate(reversals)]
     empty = jnp.zeros((len(reversals), x.shape[1], layer.hidden_size), gates[0].dtype)
     states = tuple(empty if each is None else jnp.swapaxes(each, 0, 1) if layout else each for each in initial_states)
-    outputs, states = _run_steps(_cell_of_all(layer, x.shape[1]), gates, states, lengths, ends_first)
-    y = jnp.stack([turned(outputs[:, i]) if each else outputs[:, i] for i, each in enumerate(reversals)], 1)
-    return (jnp.transpose(y, (2, 0, 1, 3)), *(jnp.swapaxes(each, 0, 1) for each in states)) if layout else (y, *states)
+    outputs, states = _run_steps(layer, gates, states, lengths, ends_first)
+    results = [_ended(*each, lengths) for each in zip(outputs, states, strict=True)]
+    y = jnp.stack([turned(y) if each else y for (y, _), each in zip(results, reversals, strict=True)], 1)
+    states = (jnp.stack(each, 1 if layout else 0) for each in zip(*(states for _, states in results), strict=True))
+    return (jnp.transpose(y, (2, 0, 1, 3)) if layout else y, *states)
 
 
 def of_direction(parameters: Any, index: int) -> Any:
@@ -87,51 +88,66 @@ def _turning(steps: int, lengths: jax.Array | None) -> Callable[[jax.Array], jax
     return lambda x: jnp.take_along_axis(x, order, 0)
 
 
-def _cell_of_all(layer: Layer, batch: int) -> Callable[[Sequence[jax.Array], States], States]:
-    """The cell of all directions, whose states are (directions, batch, hidden size).
-
-    Directions with the same activations are a batch. But XLA adds up a product of floats of one row in another order in a
-    batch, so that these are multiplied one by one.
-    """
-    activations, parameters = layer.activations, layer.parameters
-    if len(activations) > 1 and len(set(activations)) == 1 and (layer.is_exact or batch != 1):
-        at_once = jax.vmap(functools.partial(layer.cell, activations[0]))
-        return lambda gates, states: at_once(parameters, jnp.stack(gates), states)
-    of_each = [of_direction(parameters, index) for index in range(len(activations))]
-
-    def one_by_one(gates: Sequence[jax.Array], states: States) -> States:
-        operands = zip(activations, of_each, gates, zip(*states, strict=True), strict=True)
-        return tuple(map(jnp.stack, zip(*itertools.starmap(layer.cell, operands), strict=True)))
-
-    return one_by_one
-
-
 def _run_steps(
-    cell: Callable[[Sequence[jax.Array], States], States],
-    gates: Sequence[jax.Array],
-    states: States,
+    layer: Layer, gates: Sequence[jax.Array], states: States, lengths: jax.Array | None, reverse: bool
+) -> tuple[Sequence[jax.Array], Sequence[States]]:
+    """For each direction, the outputs of all steps and the last states."""
+    if not _are_a_batch(layer, states[0].shape[1]):
+        parameters = [of_direction(layer.parameters, index) for index in range(len(gates))]
+        cells = [functools.partial(layer.cell, *each) for each in zip(layer.activations, parameters, strict=True)]
+        return _scan(cells, gates, [of_direction(states, index) for index in range(len(gates))], lengths, reverse)
+    at_once = jax.vmap(functools.partial(layer.cell, layer.activations[0]))
+
+    def cell(gates: Sequence[jax.Array], states: States) -> States:
+        return at_once(layer.parameters, jnp.stack(gates), states)
+
+    ((outputs,), (states,)) = _scan([cell], [gates], [states], lengths, reverse)
+    indices = range(len(gates))
+    return [outputs[:, index] for index in indices], [of_direction(states, index) for index in indices]
+
+
+def _are_a_batch(layer: Layer, rows: int) -> bool:
+    """Whether one cell computes all directions: if there are several with the same activations.
+
+    XLA adds up a product of floats of one row in another order in a batch than alone.
+    """
+    activations = layer.activations
+    return len(activations) > 1 and len(set(activations)) == 1 and (layer.is_exact or rows != 1)
+
+
+def _scan(
+    cells: Sequence[Callable[[Any, States], States]],
+    gates: Sequence[Any],
+    states: Sequence[States],
     lengths: jax.Array | None,
     reverse: bool,
-) -> tuple[jax.Array, States]:
-    """The outputs of all steps, and the last states. After a sequence ends, its states are 0."""
-    if lengths is None:
-        final, outputs = lax.scan(lambda states, gates: _scan_result(cell(gates, states)), states, gates, reverse=reverse)
-        return outputs, final
+) -> tuple[Sequence[jax.Array], Sequence[States]]:
+    """For each cell, the outputs of all steps and the last states. Cells do not change behind the end of a sequence."""
 
-    def step(states: States, numbered: tuple[jax.Array, Sequence[jax.Array]]):
+    def step(states: Sequence[States], numbered: tuple[jax.Array | None, Sequence[Any]]):
         number, gates = numbered
-        inside = (number < lengths)[:, None]
-        hidden, *others = cell(gates, states)
-        kept = (jnp.where(inside, new, old) for new, old in zip(others, states[1:], strict=True))
-        return _scan_result((jnp.where(inside, hidden, jnp.zeros_like(hidden)), *kept))
+        new = [cell(*operands) for cell, *operands in zip(cells, gates, states, strict=True)]
+        if number is not None:
+            inside = (number < lengths)[:, None]
+            new = [_within(inside, *each) for each in zip(new, states, strict=True)]
+        return new, [hidden for hidden, *_ in new]
 
-    numbers = jnp.arange(gates[0].shape[0], dtype=jnp.int32)
-    (_, *others), outputs = lax.scan(step, states, (numbers, gates))
-    last = jnp.take_along_axis(outputs, jnp.maximum(lengths - 1, 0)[None, None, :, None], 0)[0]
-    others = (jnp.where((lengths > 0)[:, None], each, jnp.zeros_like(each)) for each in others)
+    steps = jax.tree.leaves(gates)[0].shape[0]
+    numbers = None if lengths is None else jnp.arange(steps, dtype=jnp.int32)
+    states, outputs = lax.scan(step, states, (numbers, gates), reverse=reverse)
+    return outputs, states
+
+
+def _within(inside: jax.Array, new: States, old: States) -> States:
+    hidden, *others = new
+    kept = (jnp.where(inside, each, before) for each, before in zip(others, old[1:], strict=True))
+    return jnp.where(inside, hidden, jnp.zeros_like(hidden)), *kept
+
+
+def _ended(outputs: jax.Array, states: States, lengths: jax.Array | None) -> tuple[jax.Array, States]:
+    """The outputs of a direction, and its states where each sequence ends: 0 for an empty one."""
+    if lengths is None:
+        return outputs, states
+    last = jnp.take_along_axis(outputs, jnp.maximum(lengths - 1, 0)[None, :, None], 0)[0]
+    others = (jnp.where((lengths > 0)[:, None], each, jnp.zeros_like(each)) for each in states[1:])
     return outputs, (last, *others)
-
-
-def _scan_result(states: States) -> tuple[States, jax.Array]:
-    """The result of a step of a scan: all states are carried to the next step, and the first is the output."""
-    return states, states[0]
