@@ -15,6 +15,7 @@ from .recurrent_models import GATES, HIDDEN, MICROSOFT, model_of, quantized, ran
 
 pytestmark = pytest.mark.gate  # on the newest JAX alone
 
+
 def theirs(model, inputs: dict) -> dict:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
