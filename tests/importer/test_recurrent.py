@@ -8,41 +8,12 @@ from support.saturation import need_exact_products
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
 
-from onnx import helper  # noqa: E402
-
 import jquant.onnx  # noqa: E402
 from jquant.onnx import ModelError  # noqa: E402
 
+from .recurrent_models import GATES, HIDDEN, MICROSOFT, model_of, quantized, random_operands  # noqa: E402
+
 pytestmark = pytest.mark.gate  # on the newest JAX alone
-
-TIME, BATCH, INPUTS, HIDDEN = 7, 3, 5, 8
-GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-MICROSOFT = "com.microsoft"
-
-
-def model_of(operator: str, operands: dict, attributes: dict, domain: str = ""):
-    """A model of one node, and its inputs: `x`, the lengths and the initial states. The other operands are initializers."""
-    arrays = {name: array for name, array in operands.items() if array is not None}
-    input_names = [name for name in arrays if name in ("x", "lengths", "h", "c")]
-    outputs = ["y", "y_h", "y_c"] if "LSTM" in operator else ["y", "y_h"]
-    node = helper.make_node(operator, [name if name in arrays else "" for name in operands], outputs, domain=domain)
-    node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
-    graph = helper.make_graph(
-        [node],
-        "one",
-        [declared(name, arrays[name]) for name in input_names],
-        [
-            helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None] * (4 if name == "y" else 3))
-            for name in outputs
-        ],
-        [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items() if name not in input_names],
-    )
-    imports = [helper.make_opsetid("", 14), helper.make_opsetid(MICROSOFT, 1)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=8), {name: arrays[name] for name in input_names}
-
-
-def declared(name: str, array: np.ndarray):
-    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
 
 
 def theirs(model, inputs: dict) -> dict:
@@ -63,27 +34,6 @@ def compare(model, inputs: dict, atol: float) -> None:
     expected = theirs(model, inputs)
     for name, actual in ours(model, inputs).items():
         np.testing.assert_allclose(actual, expected[name], rtol=0, atol=atol, err_msg=name)
-
-
-def random_operands(operator: str, directions: int, *, bias=True, lengths=False, initial=False, peepholes=False) -> dict:
-    rng = np.random.default_rng(7)
-
-    def normal(*shape: int) -> np.ndarray:
-        return rng.normal(0, 0.6, shape).astype(np.float32)
-
-    gates = GATES[operator] * HIDDEN
-    operands = {
-        "x": normal(TIME, BATCH, INPUTS),
-        "w": normal(directions, gates, INPUTS),
-        "r": normal(directions, gates, HIDDEN),
-        "b": normal(directions, 2 * gates) if bias else None,
-        "lengths": np.array([TIME, 2, 5], np.int32) if lengths else None,
-        "h": normal(directions, BATCH, HIDDEN) if initial else None,
-    }
-    if operator == "LSTM":
-        operands["c"] = normal(directions, BATCH, HIDDEN) if initial else None
-        operands["p"] = normal(directions, 3 * HIDDEN) if peepholes else None
-    return operands
 
 
 @pytest.mark.parametrize("operator", GATES)
@@ -162,12 +112,6 @@ def test_quantized_products(dtype, per_column, direction):
     directions = 2 if direction == "bidirectional" else 1
     ragged = direction != "forward"
     operands = random_operands("LSTM", directions, lengths=ragged, initial=True, peepholes=ragged)
-    rng, limits = np.random.default_rng(3), np.iinfo(dtype)
-    for name, rows in (("w", INPUTS), ("r", HIDDEN)):
-        operands[name] = rng.integers(limits.min, limits.max + 1, (directions, rows, 4 * HIDDEN)).astype(dtype)
-    columns = (directions, 4 * HIDDEN) if per_column else (directions,)
-    for name in ("w", "r"):
-        operands[f"{name}_scale"] = rng.uniform(0.003, 0.01, columns).astype(np.float32)
-        operands[f"{name}_zero_point"] = np.full(columns, 0 if dtype == np.int8 else 128, dtype)
+    operands = quantized(operands, dtype, per_column=per_column)
     attributes = {"hidden_size": HIDDEN, "direction": direction}
     compare(*model_of("DynamicQuantizeLSTM", operands, attributes, domain=MICROSOFT), atol=2e-6)

@@ -1,21 +1,24 @@
 """onnxruntime's LSTM with integer products."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
 from jquant.onnx.graphs.graph import MICROSOFT
 from jquant.onnx.nodes.quantized_parameters import FEATURE_LEVEL
-from jquant.onnx.nodes.recurrent import lstm_update
-from jquant.onnx.nodes.recurrent_activations import LayerAttributes, activations_from_attributes
-from jquant.onnx.nodes.recurrent_scan import Cell, States, run_directions
+from jquant.onnx.nodes.recurrent import lstm_activations, lstm_update, sum_of_biases
+from jquant.onnx.nodes.recurrent_activations import LayerAttributes
+from jquant.onnx.nodes.recurrent_scan import Activations, Layer, States, of_direction, run_directions
 from jquant.onnx.running.registry import converter
 from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
 from jquant.operators.matmul_integer import matmul_integer
+from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
 from jquant.operators.pack_matrix import pack_matrix
 from jquant.packed.matrix import PackedMatrix
 
 
-@converter("DynamicQuantizeLSTM", domain=MICROSOFT)
+@converter("DynamicQuantizeLSTM", domain=MICROSOFT, packs={"w": "w_zero_point", "r": "r_zero_point"})
 def dynamic_quantize_lstm(
     x,
     w,
@@ -39,30 +42,41 @@ def dynamic_quantize_lstm(
 
     The matrices are (inputs, gates), unlike those of LSTM. They have one scale per direction, or one per column.
     """
-    functions = activations_from_attributes(activations, attributes)
-    unclipped = activations_from_attributes(activations, attributes.unclipped())
     if sequence_lens is not None:  # steps after the longest sequence must not widen the range
         x = jnp.where(jnp.arange(x.shape[0])[:, None, None] < jnp.max(sequence_lens), x, jnp.zeros_like(x))
+    functions = lstm_activations(activations, attributes, r.shape[0])
+    parameters = _packed(r, r_zero_point), r_scale, sum_of_biases(b), p
+    values, x_scale, x_zero_point = dynamic_quantize_linear(x)
+    weights = _packed(w, w_zero_point), w_scale
 
-    def layer(index: int, x: jax.Array) -> tuple[jax.Array, Cell]:
-        bias = None if b is None else jnp.add(*jnp.split(b[index], 2))
-        update = lstm_update(functions, unclipped, index, p, input_forget)
-        input_weights, recurrent_weights = _packed(w, w_zero_point, index), _packed(r, r_zero_point, index)
+    def inputs(index: int, values: jax.Array) -> jax.Array:
+        rows = values.reshape(-1, values.shape[-1])
+        operands = rows, x_scale, x_zero_point, *of_direction(weights, index)
+        return matmul_integer_to_float(*operands, feature_level=FEATURE_LEVEL).reshape(*values.shape[:2], -1)
 
-        def cell(gates: jax.Array, states: States) -> States:
-            gates = gates + _quantized_product(states[0], recurrent_weights, r_scale[index])
-            return update(gates if bias is None else gates + bias, states[1])
-
-        return _quantized_product(x, input_weights, w_scale[index]), cell
-
-    return run_directions(layer, x, jnp.swapaxes(r, 1, 2), sequence_lens, (initial_h, initial_c), attributes.direction, 0)
-
-
-def _packed(matrices: jax.Array, zero_points: jax.Array | None, index: int) -> PackedMatrix:
-    return pack_matrix(matrices[index], None if zero_points is None else zero_points[index])
+    layer = Layer(inputs, functools.partial(_cell, input_forget), functions, parameters, r.shape[1], is_exact=True)
+    return run_directions(layer, values, sequence_lens, (initial_h, initial_c), attributes.direction)
 
 
-def _quantized_product(a: jax.Array, b: PackedMatrix, b_scale: jax.Array) -> jax.Array:
-    a, a_scale, a_zero_point = dynamic_quantize_linear(a)
-    product = matmul_integer(a.reshape(-1, a.shape[-1]), b, a_zero_point, feature_level=FEATURE_LEVEL)
-    return (product.astype(jnp.float32) * (a_scale * b_scale)).reshape(*a.shape[:-1], -1)
+def _cell(
+    input_forget: int,
+    activations: Activations,
+    parameters: tuple[PackedMatrix, jax.Array, jax.Array | None, jax.Array | None],
+    gates: jax.Array,
+    states: States,
+) -> States:
+    weights, scale, bias, peepholes = parameters
+    gates = gates + _recurrent_gates(states[0], weights, scale)
+    return lstm_update(activations, peepholes, input_forget, gates if bias is None else gates + bias, states[1])
+
+
+def _packed(matrices: jax.Array | PackedMatrix, zero_points: jax.Array | None) -> PackedMatrix:
+    """The matrices of all directions; packed ones have their zero points."""
+    return matrices if isinstance(matrices, PackedMatrix) else jax.vmap(pack_matrix)(matrices, zero_points)
+
+
+def _recurrent_gates(h: jax.Array, weights: PackedMatrix, scale: jax.Array) -> jax.Array:
+    """The product by the states, which XLA scales where it adds it to the other gates."""
+    values, h_scale, zero_point = dynamic_quantize_linear(h)
+    product = matmul_integer(values, weights, zero_point, feature_level=FEATURE_LEVEL)
+    return product.astype(jnp.float32) * (h_scale * scale)

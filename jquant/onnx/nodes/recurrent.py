@@ -1,17 +1,13 @@
 """RNN, GRU and LSTM."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 
-from jquant.onnx.nodes.recurrent_activations import (
-    Activation,
-    LayerAttributes,
-    activations_from_attributes,
-    select_direction,
-)
-from jquant.onnx.nodes.recurrent_scan import Cell, States, run_directions
+from jquant.onnx.nodes.recurrent_activations import LayerAttributes, activations_from_attributes, by_direction
+from jquant.onnx.nodes.recurrent_scan import Activations, Layer, States, run_directions
 from jquant.onnx.running.registry import converter
 
 
@@ -29,17 +25,14 @@ def rnn(
     layout=0,
 ):
     """Returns the states of all steps, and the last ones."""
-    functions = activations_from_attributes(activations, attributes)
+    functions = by_direction(activations_from_attributes(activations, attributes), 1, len(r))
+    layer = Layer(_inputs(w, sum_of_biases(b)), _rnn_cell, functions, r, r.shape[2])
+    return run_directions(layer, x, sequence_lens, (initial_h,), attributes.direction, layout)
 
-    def layer(index: int, x: jax.Array) -> tuple[jax.Array, Cell]:
-        (activation,) = select_direction(functions, index, 1)
 
-        def cell(gates: jax.Array, states: States) -> States:
-            return (activation(gates + jnp.matmul(states[0], r[index].T)),)
-
-        return _input_gates(x, w, b, index), cell
-
-    return run_directions(layer, x, r, sequence_lens, (initial_h,), attributes.direction, layout)
+def _rnn_cell(activations: Activations, r: jax.Array, gates: jax.Array, states: States) -> States:
+    (activation,) = activations
+    return (activation(gates + jnp.matmul(states[0], r.T)),)
 
 
 @converter("GRU", since=7)
@@ -57,29 +50,35 @@ def gru(
     linear_before_reset,
 ):
     """Returns the states of all steps, and the last ones. The gates are: update, reset, hidden."""
-    functions = activations_from_attributes(activations, attributes)
+    functions = by_direction(activations_from_attributes(activations, attributes), 2, len(r))
+    size = r.shape[2]
+    bias, bias_h = None, None
+    if b is not None:
+        bias, bias_h = b[:, : 3 * size] + b[:, 3 * size :].at[:, 2 * size :].set(0), b[:, 5 * size :]
+    z_r, h = jnp.split(jnp.swapaxes(r, 1, 2), [2 * size], 2)
+    cell = functools.partial(_gru_cell, linear_before_reset)
+    layer = Layer(_inputs(w, bias), cell, functions, (z_r, h, bias_h), size)
+    return run_directions(layer, x, sequence_lens, (initial_h,), attributes.direction, layout)
 
-    def layer(index: int, x: jax.Array) -> tuple[jax.Array, Cell]:
-        f, g = select_direction(functions, index, 2)
-        recurrent_z_r, recurrent_h = jnp.split(r[index].T, [2 * r.shape[2]], 1)
-        recurrent_bias_h = 0 if b is None else b[index, 5 * r.shape[2] :]
-        x = jnp.matmul(x, w[index].T)
-        if b is not None:
-            x = x + (b[index, : 3 * r.shape[2]] + b[index, 3 * r.shape[2] :].at[2 * r.shape[2] :].set(0))
 
-        def cell(gates: jax.Array, states: States) -> States:
-            (h,) = states
-            z_r, hidden = jnp.split(gates, [2 * h.shape[1]], 1)
-            z, reset = jnp.split(f(z_r + jnp.matmul(h, recurrent_z_r)), 2, 1)
-            if linear_before_reset:
-                hidden = g(hidden + reset * (jnp.matmul(h, recurrent_h) + recurrent_bias_h))
-            else:
-                hidden = g(hidden + jnp.matmul(reset * h, recurrent_h) + recurrent_bias_h)
-            return ((1 - z) * hidden + z * h,)
-
-        return x, cell
-
-    return run_directions(layer, x, r, sequence_lens, (initial_h,), attributes.direction, layout)
+def _gru_cell(
+    linear_before_reset: int,
+    activations: Activations,
+    parameters: tuple[jax.Array, jax.Array, jax.Array | None],
+    gates: jax.Array,
+    states: States,
+) -> States:
+    f, g = activations
+    recurrent_z_r, recurrent_h, bias_h = parameters
+    (h,) = states
+    bias_h = 0 if bias_h is None else bias_h
+    z_r, hidden = jnp.split(gates, [2 * h.shape[1]], 1)
+    z, reset = jnp.split(f(z_r + jnp.matmul(h, recurrent_z_r)), 2, 1)
+    if linear_before_reset:
+        hidden = g(hidden + reset * (jnp.matmul(h, recurrent_h) + bias_h))
+    else:
+        hidden = g(hidden + jnp.matmul(reset * h, recurrent_h) + bias_h)
+    return ((1 - z) * hidden + z * h,)
 
 
 @converter("LSTM", since=7)
@@ -99,48 +98,59 @@ def lstm(
     layout=0,
 ):
     """Returns the states of all steps, the last ones, and the last cells. The gates are: input, output, forget, cell."""
-    functions = activations_from_attributes(activations, attributes)
-    unclipped = activations_from_attributes(activations, attributes.unclipped())
-
-    def layer(index: int, x: jax.Array) -> tuple[jax.Array, Cell]:
-        def cell(gates: jax.Array, states: States) -> States:
-            return update(gates + jnp.matmul(states[0], r[index].T), states[1])
-
-        update = lstm_update(functions, unclipped, index, p, input_forget)
-        return _input_gates(x, w, b, index), cell
-
-    return run_directions(layer, x, r, sequence_lens, (initial_h, initial_c), attributes.direction, layout)
+    functions = lstm_activations(activations, attributes, len(r))
+    cell = functools.partial(_lstm_cell, input_forget)
+    layer = Layer(_inputs(w, sum_of_biases(b)), cell, functions, (r, p), r.shape[2])
+    return run_directions(layer, x, sequence_lens, (initial_h, initial_c), attributes.direction, layout)
 
 
-def _input_gates(x: jax.Array, w: jax.Array, b: jax.Array | None, index: int) -> jax.Array:
-    """What the inputs of all steps contribute to the gates, computed at once, with both biases added."""
-    product = jnp.matmul(x, w[index].T)
-    return product if b is None else product + jnp.add(*jnp.split(b[index], 2))
+def _lstm_cell(
+    input_forget: int,
+    activations: Activations,
+    parameters: tuple[jax.Array, jax.Array | None],
+    gates: jax.Array,
+    states: States,
+) -> States:
+    r, peepholes = parameters
+    return lstm_update(activations, peepholes, input_forget, gates + jnp.matmul(states[0], r.T), states[1])
+
+
+def _inputs(w: jax.Array, bias: jax.Array | None) -> Callable[[int, jax.Array], jax.Array]:
+    """The function that computes what inputs contribute to the gates of a direction, with a bias added."""
+
+    def contribution(index: int, x: jax.Array) -> jax.Array:
+        product = jnp.matmul(x, w[index].T)
+        return product if bias is None else product + bias[index]
+
+    return contribution
+
+
+def sum_of_biases(b: jax.Array | None) -> jax.Array | None:
+    """The biases of the inputs' product and of the states' product, added up."""
+    return None if b is None else jnp.add(*jnp.split(b, 2, 1))
+
+
+def lstm_activations(names: Sequence[str], attributes: LayerAttributes, directions: int) -> list[Activations]:
+    """The activations of each direction of an LSTM, of which the last, that of the cells, has no bounds."""
+    clipped, unclipped = (
+        by_direction(activations_from_attributes(names, each), 3, directions)
+        for each in (attributes, attributes.unclipped())
+    )
+    return [(f, g, h) for (f, g, _), (_, _, h) in zip(clipped, unclipped, strict=True)]
 
 
 def lstm_update(
-    functions: list[Activation], unclipped: list[Activation], index: int, p: jax.Array | None, input_forget: int
-) -> Callable[[jax.Array, jax.Array], States]:
-    """The function that computes the new state and cells of an LSTM from its gates, before activation, and its cells.
+    activations: Activations, peepholes: jax.Array | None, input_forget: int, gates: jax.Array, c: jax.Array
+) -> States:
+    """The new state and cells of an LSTM, from its gates, before activation, and its cells."""
+    f, g, h = activations
+    peephole_i, peephole_o, peephole_f = (None, None, None) if peepholes is None else jnp.split(peepholes, 3)
 
-    Args:
-      functions: the activations, with operands bounded by the attribute `clip`.
-      unclipped: the same activations without bounds, of which that of the cells is used.
-      index: that of the direction.
-    """
-    f, g, _ = select_direction(functions, index, 3)
-    h = select_direction(unclipped, index, 3)[2]
-    peepholes = (None, None, None) if p is None else jnp.split(p[index], 3)
+    def gate(x: jax.Array, peephole: jax.Array | None, cells: jax.Array) -> jax.Array:
+        return f(x if peephole is None else x + peephole * cells)
 
-    def update(gates: jax.Array, c: jax.Array) -> States:
-        def gate(x: jax.Array, peephole: jax.Array | None, cells: jax.Array) -> jax.Array:
-            return f(x if peephole is None else x + peephole * cells)
-
-        i, o, forget, new = jnp.split(gates, 4, 1)
-        peephole_i, peephole_o, peephole_f = peepholes
-        i = gate(i, peephole_i, c)
-        forget = 1 - i if input_forget else gate(forget, peephole_f, c)
-        c = forget * c + i * g(new)
-        return gate(o, peephole_o, c) * h(c), c
-
-    return update
+    i, o, forget, new = jnp.split(gates, 4, 1)
+    i = gate(i, peephole_i, c)
+    forget = 1 - i if input_forget else gate(forget, peephole_f, c)
+    c = forget * c + i * g(new)
+    return gate(o, peephole_o, c) * h(c), c

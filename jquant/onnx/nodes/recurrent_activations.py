@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +9,6 @@ import numpy as np
 
 from jquant.errors import ModelError
 from jquant.onnx.running.registry import AttributeGroup
-
-Activation = Callable[[jax.Array], jax.Array]
 
 # For each activation: the defaults of its alpha and its beta, if it has these (None: no default), and its function.
 _ACTIVATIONS: dict[str, tuple[dict[str, float | None], Callable[..., jax.Array]]] = {
@@ -27,6 +24,25 @@ _ACTIVATIONS: dict[str, tuple[dict[str, float | None], Callable[..., jax.Array]]
     "hardsigmoid": ({"alpha": 0.2, "beta": 0.5}, lambda x, alpha, beta: jnp.clip(alpha * x + beta, 0, 1)),
     "elu": ({"alpha": 1.0}, jax.nn.elu),
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Activation:
+    """A function of an array. Two of them are equal if they compute the same.
+
+    Attributes:
+      function: takes the array, and its alpha and its beta if it has these.
+      options: the names and the values of alpha and beta.
+      clip: bounds the operand; None if it is unbounded.
+    """
+
+    function: Callable[..., jax.Array]
+    options: tuple[tuple[str, float | None], ...]
+    clip: float | None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = x if self.clip is None else jnp.clip(x, -self.clip, self.clip)
+        return self.function(x, **{key: np.asarray(value, x.dtype) for key, value in self.options})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,25 +75,16 @@ def activations_from_attributes(names: Sequence[str], attributes: LayerAttribute
         options = {key: remaining[key].pop(0) if remaining[key] else default for key, default in defaults.items()}
         if None in options.values():
             raise ModelError(f"the activation {name} needs its alpha and beta")
-        activations.append(_activation(function, options, attributes.clip))
+        activations.append(Activation(function, tuple(options.items()), attributes.clip))
     return activations
 
 
-def _activation(function: Callable[..., jax.Array], options: dict[str, Any], clip: float | None) -> Activation:
-    def apply(x: jax.Array) -> jax.Array:
-        x = x if clip is None else jnp.clip(x, -clip, clip)
-        return function(x, **{key: np.asarray(value, x.dtype) for key, value in options.items()})
-
-    return apply
-
-
-def select_direction(activations: list[Activation], index: int, count: int) -> list[Activation]:
-    """The `count` activations of the direction with this index.
+def by_direction(activations: list[Activation], count: int, directions: int) -> list[tuple[Activation, ...]]:
+    """The activations of each direction, of which there are `count`.
 
     Raises:
       ModelError: there are too few.
     """
-    selected = activations[index * count : (index + 1) * count]
-    if len(selected) != count:
+    if len(activations) < count * directions:
         raise ModelError(f"it has {len(activations)} activations, but each direction needs {count}")
-    return selected
+    return [tuple(activations[index * count : (index + 1) * count]) for index in range(directions)]

@@ -4,6 +4,7 @@ import collections
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -42,16 +43,21 @@ class IntegerMatrix(NamedTuple):
     def pack(self, matrix: np.ndarray, zero_point: np.ndarray | None) -> PackedMatrix | None:
         """The packed matrix; None if it cannot be packed.
 
-        A zero point of 0, which symmetric weights have in files, is left out: then products need no row sums.
+        A zero point of 0, which symmetric weights have in files, is left out: then products need no row sums. A batch of
+        matrices may have one for each matrix, (batch,), or for each of their columns, (batch, columns).
         """
         if matrix.dtype not in (np.int8, np.uint8) or not 2 <= matrix.ndim <= 8 or not matrix.size:
             return None
         matrix = np.swapaxes(matrix, -1, -2) if self.transposed else matrix
         if zero_point is not None:
             is_per_column = zero_point.shape[-1:] == matrix.shape[-1:] == (zero_point.size,)
-            if zero_point.dtype != matrix.dtype or not (zero_point.size == 1 or is_per_column):
+            is_per_matrix = matrix.ndim == 3 and zero_point.shape in (matrix.shape[:1], matrix.shape[::2])
+            if zero_point.dtype != matrix.dtype or not (zero_point.size == 1 or is_per_column or is_per_matrix):
                 return None
-            zero_point = zero_point.reshape(-1 if zero_point.size > 1 else ()) if np.any(zero_point) else None
+            zero_point = zero_point if np.any(zero_point) else None
+            if zero_point is not None and zero_point.size > 1 and not is_per_column:
+                return jax.vmap(pack_matrix)(matrix, zero_point)
+            zero_point = None if zero_point is None else zero_point.reshape(-1 if zero_point.size > 1 else ())
         return pack_matrix(matrix, zero_point)
 
     def unpack(self, packed: PackedMatrix) -> tuple[np.ndarray, ...]:
