@@ -13,9 +13,9 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -135,7 +135,7 @@ def inputs(tokens: int, sizes: Sizes = MINI_LM) -> dict[str, np.ndarray]:
     return {"input_ids": ids, "attention_mask": np.ones((1, tokens), np.int64)}
 
 
-def contestants(path: Path, tokens: int) -> dict[str, functools.partial]:
+def contestants(path: Path, tokens: int) -> dict[Hashable, Callable[[], Any]]:
     """Calls of the ways to run the file."""
     import jax
 
@@ -146,7 +146,7 @@ def contestants(path: Path, tokens: int) -> dict[str, functools.partial]:
 
     x, session = inputs(tokens), onnxruntime_session.session(path.read_bytes(), optimized=True)
     on_device = jax.device_put(x)
-    calls = {"onnxruntime": functools.partial(session.run, None, x)}
+    calls: dict[Hashable, Callable[[], Any]] = {"onnxruntime": functools.partial(session.run, None, x)}
     for name in ("as_written", "fused"):
         model = jquant.onnx.load(path, qdq=name)
         calls[name] = functools.partial(finish, jax.jit(model), (model.params, on_device))

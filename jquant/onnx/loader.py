@@ -41,7 +41,10 @@ def load(
     agree. ``"fused"`` computes in integers: DequantizeLinear, an operator and QuantizeLinear become one integer operator, as
     in onnxruntime's optimizations. That is faster, but a result may differ in its last bit: an integer sum is exact, while a
     float sum is rounded at each step; and the scales are multiplied with each other before they are multiplied with the sum,
-    which is one rounding instead of several. Which of the two is right depends on how the model was evaluated. The default
+    which is one rounding instead of several. Constant weights of int8, uint8, int4 or uint4 that the file widens, by Cast
+    and Mul (and Sub of a zero point) or by DequantizeLinear, stay integers in `params`, with one scale for all, for each
+    column or for each block of rows: a float MatMul or Gemm by them becomes `jquant.matmul_n_bits`, which multiplies by the
+    same weights in another order of rounding. Which of the two is right depends on how the model was evaluated. The default
     is what the file says, because that is well defined, whereas every engine fuses differently.
 
     Args:

@@ -170,7 +170,10 @@ LEFT = {  # what the integers do not become operands for
 }
 
 
-@pytest.mark.parametrize("case", LEFT)
+IN_SUITE = "a scale for each row", "floats that something else reads", "floats on both sides"
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.suite] * (case in IN_SUITE)) for case in LEFT])
 def test_what_stays_as_written(case):
     nodes, arrays = LEFT[case]
     outputs = "float[o, m, n] y" if case == "a batch of matrices" else "float[m, n] y"

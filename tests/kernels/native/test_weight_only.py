@@ -21,7 +21,6 @@ from jquant.cases.blocks import packed
 from jquant.kernels import implementations
 from jquant.kernels.native import weight_only as native
 from jquant.kernels.weights import StoredWeights, Weights
-from jquant.modes import Implementation
 from jquant.packed.block_matrix import PackedBlockMatrix
 
 pytestmark = requires_native
@@ -216,7 +215,7 @@ def default(a, matrix):
 @pytest.fixture(params=[Form(4, None, None), Form(None, jnp.dtype(jnp.uint4), "zero_point")], ids=str)
 def operands(request, monkeypatch):
     """Operands of few bits, and their product; the library is the default, whatever the processor."""
-    monkeypatch.setattr(implementations, "default", lambda platform: Implementation.NATIVE)
+    monkeypatch.setattr(implementations, "is_native_for_floats", lambda: True)
     draw = Draw(2, True)
     matrix, real = weights(draw, request.param, 70, 40, 32)
     a = draw.rows(6, 70)
@@ -328,9 +327,8 @@ def test_what_the_library_does_not_support_is_xlas(operands):
     np.testing.assert_array_equal(by_row(a, matrix.data, matrix.scale), expected)
 
 
-def test_where_it_is_not_the_default(operands, monkeypatch):
+def test_where_it_is_not_the_default(operands, xla_by_default):
     a, matrix, expected = operands
-    monkeypatch.setattr(implementations, "default", lambda platform: Implementation.XLA)
     assert calls(lambda *operands: default(*operands), a, matrix) == 0
     np.testing.assert_array_equal(jax.jit(lambda *operands: default(*operands))(a, matrix), expected)
 
