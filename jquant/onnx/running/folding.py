@@ -240,7 +240,7 @@ def _without(graph: Graph, nodes: Set[Node], unread: Set[str]) -> Graph:
     """`graph`, and the graphs inside it, without some nodes, and without those that compute the values `unread` alone."""
     rest = []
     for node in graph.nodes:
-        if node in nodes or (unread and unread.issuperset(filter(None, node.outputs))):
+        if node in nodes or (unread and _outputs([node]) <= unread):
             continue
         bodies = {name: _without(body, nodes, unread) for name, body in node.subgraphs.items()}
         rest.append(dataclasses.replace(node, attributes={**node.attributes, **bodies}) if bodies else node)
