@@ -124,10 +124,10 @@ def _scan(
 ) -> tuple[Sequence[jax.Array], Sequence[States]]:
     """For each cell, the outputs of all steps and the last states. Cells do not change behind the end of a sequence."""
 
-    def step(states: Sequence[States], numbered: tuple[jax.Array | None, Sequence[Any]]):
+    def step(states: Sequence[States], numbered: tuple[Any, Sequence[Any]]):
         number, gates = numbered
         new = [cell(*operands) for cell, *operands in zip(cells, gates, states, strict=True)]
-        if number is not None:
+        if lengths is not None:
             inside = (number < lengths)[:, None]
             new = [_within(inside, *each) for each in zip(new, states, strict=True)]
         return new, [hidden for hidden, *_ in new]
