@@ -183,6 +183,18 @@ def test_what_stays_as_written(case):
     np.testing.assert_array_equal(run(fused)["y"], run(written)["y"])
 
 
+@pytest.mark.suite
+def test_weights_on_the_left_of_others():
+    """Of two products, one keeps its floats, because the other has them as its first operand."""
+    square = RNG.integers(-128, 128, (2, K, K)).astype(np.int8)
+    arrays = {"w": square[0], "v": square[1], "s": np.float32(0.01)}
+    nodes = f"{WIDENED} g = Cast <to = 1> (v) e = Mul (g, s) p = MatMul (x, d) q = MatMul (d, e) y = MatMul (p, q)"
+    model = loaded(nodes, arrays)
+    assert (model.fused, sorted(model.params)) == ({NAME: 1}, ["s", "v", "w"])
+    first, second = (each * 0.01 for each in square)
+    np.testing.assert_allclose(run(model)["y"], X @ first @ first @ second, rtol=1e-4, atol=1e-2)
+
+
 def test_floats_that_are_a_result_stay():
     nodes, outputs = f"{WIDENED} y = MatMul (x, d)", f"float[m, n] y, float[{K}, {N}] d"
     model = loaded(nodes, {"w": W, "s": S}, outputs=outputs)
