@@ -126,7 +126,8 @@ inline void convert_columns(const WeightOnlyProduct& product, Convert convert, i
 
 // Copies rows of A, of `depth` elements each.
 inline void copy_rows(const float* a, int64_t stride, int64_t rows, int64_t depth, float* copy) {
-  for (int64_t row = 0; row < rows; ++row) __builtin_memcpy(copy + row * kRowStride, a + row * stride, depth * sizeof(float));
+  for (int64_t row = 0; row < rows; ++row)
+    __builtin_memcpy(copy + row * kRowStride, a + row * stride, depth * sizeof(float));
 }
 
 // Writes the product of `kRows` copied rows of A and `depth` rows of weights, or adds it to the output.
