@@ -48,6 +48,7 @@ NOT_FOLDED = {
     "MelWeightMatrix": _LARGE,
     "Scan": _BODY,
     "Tile": _LARGE,
+    "ai.onnx.preview.FlexAttention": _BODY,
 }
 
 
