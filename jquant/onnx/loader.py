@@ -80,6 +80,8 @@ def load(
         raise ModelError(f"qdq is {qdq!r}; it must be 'as_written' or 'fused'")
     if n_bits not in ("float", "int8"):
         raise ModelError(f"n_bits is {n_bits!r}; it must be 'float' or 'int8'")
+    if not isinstance(fold, bool):
+        raise ModelError(f"fold is {fold!r}; it must be True or False")
     proto, name = files.read(source)
     operator_sets = versions(proto.opset_import)
     version = operator_sets.get(DEFAULT_DOMAIN, _NEWEST)

@@ -152,6 +152,17 @@ def test_parameters_are_the_results():
     assert not model._graph.arrays()
 
 
+def test_settings_of_jax():
+    """Infinities and NaN of a file are no errors while it is loaded; what is no boolean is one."""
+    text = WIDENED.replace("y = MatMul (x, columns)", "log = Log (columns)\n  y = MatMul (x, log)")
+    expected = load(text).params["log"]
+    assert np.isnan(expected).any()
+    with jax.debug_nans(True), jax.debug_infs(True), jax.disable_jit():
+        np.testing.assert_array_equal(load(text).params["log"], expected)
+    with pytest.raises(jquant.onnx.ModelError, match=r"^fold is 'no'; it must be True or False$"):
+        load(WIDENED, fold="no")
+
+
 def test_what_others_read_stays():
     """An initializer that the graph also reads elsewhere, or returns, is a parameter, too."""
     text = WIDENED.replace("(float[batch, 3] y)", "(float[batch, 3] y, float[batch, 3] z, float[3, 4] floats)")

@@ -218,7 +218,12 @@ def _computed(evaluation: Evaluation, nodes: Sequence[Node], values: Mapping[str
         return value if stays else to_jax(value, repr(name))
 
     scope: dict[str, Any] = {}
-    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"), jax.debug_nans(False):
+    with (
+        jax.numpy_rank_promotion("allow"),
+        jax.numpy_dtype_promotion("standard"),
+        jax.debug_nans(False),  # a file may have them
+        jax.debug_infs(False),
+    ):
         for node in nodes:
             operands = [operand(node, name) if name else None for name in node.inputs]
             scope |= zip(node.outputs, evaluation.compute(node, operands, scope), strict=False)
