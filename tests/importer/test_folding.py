@@ -35,6 +35,7 @@ IN_EVERY_CALL = {
 # Operators of which every operand is in the file, and that calls compute all the same, besides those with wide integers.
 _LARGE = "its results may be far larger than what is in the file"
 _BODY = "its body may decide what it computes"
+_NOTHING = "what it computes may be no array"
 NOT_FOLDED = {
     "AffineGrid": _LARGE,
     "BlackmanWindow": _LARGE,
@@ -46,6 +47,9 @@ NOT_FOLDED = {
     "LinearAttention": _BODY,
     "Loop": _BODY,
     "MelWeightMatrix": _LARGE,
+    "OptionalGetElement": _NOTHING,
+    "OptionalHasElement": _NOTHING,
+    "Range": _LARGE,
     "Scan": _BODY,
     "Tile": _LARGE,
     "ai.onnx.preview.FlexAttention": _BODY,
