@@ -48,7 +48,7 @@ NOT_FUSED = {
     "weights in blocks": (
         f"wd = DequantizeLinear <axis = 0, block_size = 2> (w, w_scale, w_zero)\n{MATMUL}",
         {"w_scale": np.stack([FOUR_SCALES, FOUR_SCALES]), "w_zero": np.zeros((2, 4), np.int8)},
-        {},
+        {"MatMul of integer weights": 1},
         21,
     ),
     "zero points that are computed": (
@@ -60,7 +60,7 @@ NOT_FUSED = {
     "a factor of Gemm": (
         f"wd = DequantizeLinear(w, w_scale, w_zero)\n{qdq('x')}r = Gemm <alpha = 0.5> (xd, wd){OUTPUT}",
         {},
-        {},
+        {"Gemm of integer weights": 1},
         21,
     ),
     "another output dtype": (f"{qdq('x')}r = Sigmoid(xd){OUTPUT}", {"y_zero": np.int8(0)}, {}, 21),

@@ -21,6 +21,7 @@ from jquant.cases.blocks import packed
 from jquant.kernels import implementations
 from jquant.kernels.native import weight_only as native
 from jquant.kernels.weights import StoredWeights, Weights
+from jquant.modes import Implementation
 from jquant.packed.block_matrix import PackedBlockMatrix
 
 pytestmark = requires_native
@@ -215,7 +216,7 @@ def default(a, matrix):
 @pytest.fixture(params=[Form(4, None, None), Form(None, jnp.dtype(jnp.uint4), "zero_point")], ids=str)
 def operands(request, monkeypatch):
     """Operands of few bits, and their product; the library is the default, whatever the processor."""
-    monkeypatch.setattr(implementations, "is_native_for_floats", lambda: True)
+    monkeypatch.setitem(implementations.DEFAULTS, "cpu", Implementation.NATIVE)
     draw = Draw(2, True)
     matrix, real = weights(draw, request.param, 70, 40, 32)
     a = draw.rows(6, 70)
