@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ import jax
 import numpy as np
 
 from jquant.errors import ModelError
-from jquant.onnx.graphs.graph import Graph, Node, read_counts
+from jquant.onnx.graphs.graph import Graph, Node, read_counts, rewritten
 from jquant.onnx.graphs.values import jax_dtype, to_jax
 from jquant.onnx.running import limits, recorded_nodes, registry, statics
 from jquant.onnx.running.evaluate import Evaluation
@@ -190,11 +189,11 @@ class _Run:
             return Folded(self._graph)
         results = frozenset(_outputs(self._gone) & self._values.keys())
         read = {name for node in self._nodes for name in node.inputs if name}
-        graph = _without(self._graph, self._gone, set())
+        graph = rewritten(self._graph, {}, _outputs(self._gone))
         new = {name: _as_parameter(self._values.pop(name), name) for name in results}
         graph = dataclasses.replace(graph, initializers={**graph.initializers, **new})
         while unread := _unread(graph, read | self._free):
-            graph = _without(graph, set(), unread)
+            graph = rewritten(graph, {}, unread)
         arrays = {name: self._values[name] for name in read if name in self._values}
         origin = Origin(tuple(self._nodes), arrays, frozenset(self._free))
         gone = self._graph.arrays().keys() - graph.arrays().keys()
@@ -241,21 +240,6 @@ def _as_parameter(value: Any, name: str) -> Any:
     return value if value.dtype.kind in "iu" else to_jax(value, repr(name))
 
 
-def _without(graph: Graph, nodes: Set[Node], unread: Set[str]) -> Graph:
-    """`graph`, and the graphs inside it, without some nodes, and without those that compute the values `unread` alone."""
-    rest = []
-    for node in graph.nodes:
-        if node in nodes or (unread and _outputs([node]) <= unread):
-            continue
-        bodies = {name: _without(body, nodes, unread) for name, body in node.subgraphs.items()}
-        rest.append(dataclasses.replace(node, attributes={**node.attributes, **bodies}) if bodies else node)
-    initializers, constants = (
-        {name: array for name, array in arrays.items() if name not in unread}
-        for arrays in (graph.initializers, graph.constants)
-    )
-    return dataclasses.replace(graph, nodes=tuple(rest), initializers=initializers, constants=constants)
-
-
 def _unread(graph: Graph, names: Iterable[str]) -> set[str]:
     """Those of `names` that nothing in the graph reads: arrays, and the results of nodes that have no others."""
     reads = read_counts(graph)
@@ -269,4 +253,4 @@ def _outputs(nodes: Iterable[Node]) -> set[str]:
 
 
 def _bytes(arrays: Iterable[Any]) -> int:
-    return sum(math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in arrays)
+    return sum(map(limits.bytes_of, arrays))

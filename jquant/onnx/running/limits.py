@@ -37,7 +37,7 @@ class Budget:
 
 def budget(values: Any) -> Budget:
     """The budget of a model with these parameters and inputs."""
-    return Budget(sum(map(_bytes, jax.tree.leaves(values))))
+    return Budget(sum(map(bytes_of, jax.tree.leaves(values))))
 
 
 def check_known(entry: Converter, operands: Sequence[Any], keywords: Mapping[str, Any], limit: int) -> None:
@@ -74,8 +74,8 @@ def check(results: Any, limit: int) -> None:
       ModelError: a result that is larger than `limit`.
     """
     for result in jax.tree.leaves(results):
-        if _bytes(result) > limit:
-            raise ModelError(f"a result would be {result.dtype}{list(result.shape)}, which is {_bytes(result):,} bytes")
+        if bytes_of(result) > limit:
+            raise ModelError(f"a result would be {result.dtype}{list(result.shape)}, which is {bytes_of(result):,} bytes")
 
 
 def check_shape(shape: Sequence[Any], dtype: Any, operand: Any) -> None:
@@ -85,8 +85,8 @@ def check_shape(shape: Sequence[Any], dtype: Any, operand: Any) -> None:
       ModelError: a result larger than `LARGEST` and than `_GROWTH` times the operand.
     """
     if all(isinstance(size, int | np.integer) for size in shape):
-        check(jax.ShapeDtypeStruct(tuple(shape), dtype), max(LARGEST, _GROWTH * _bytes(operand)))
-        most = max(LARGEST_KNOWN, _GROWTH * _bytes(operand))
+        check(jax.ShapeDtypeStruct(tuple(shape), dtype), max(LARGEST, _GROWTH * bytes_of(operand)))
+        most = max(LARGEST_KNOWN, _GROWTH * bytes_of(operand))
         if max(shape, default=0) * 8 > most:  # a table has an element of 8 bytes for each place along an axis
             raise ModelError(f"a result would be {dtype}{list(shape)}, whose tables are too large")
 
@@ -142,7 +142,7 @@ def check_sparse(dense: int, sparse: int) -> None:
         raise ModelError(f"its sparse tensors would be {dense:,} bytes, of which the file has {sparse:,}")
 
 
-def _bytes(value: Any) -> int:
+def bytes_of(value: Any) -> int:
     """The bytes of an array; 0 for anything else, and if a size is symbolic."""
     if not hasattr(value, "dtype") or any(map(jax.export.is_symbolic_dim, value.shape)):
         return 0
