@@ -13,16 +13,12 @@ from jquant.arguments.descriptor import Descriptor, Signature, Tensor
 from jquant.arguments.naming import Operator, message
 from jquant.arguments.operands import FLOAT32, boolean_operand
 from jquant.arguments.statics import boolean, dimensions
-from jquant.arithmetic import exact, rounding
 from jquant.arithmetic.broadcasting import broadcasts
 from jquant.errors import shown
-from jquant.formulas import affine
-from jquant.formulas.extremes import range_with_zero
-from jquant.formulas.scale_and_zero_point import quantization_parameters
+from jquant.kernels import dynamic_quantization
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel, data_type
 from jquant.placement import explain_array_errors
-from jquant.quantized_tensor import ScaleZeroPoint
 from jquant.results import DynamicQuantizeOutput
 
 _OPERATOR = Operator("dynamic_quantize_linear", "DML_DYNAMIC_QUANTIZE_LINEAR")
@@ -45,28 +41,7 @@ _DESCRIPTOR = Descriptor(
 def _dynamic_quantize_linear(
     input: jax.Array, where: jax.Array | None, axes: tuple[int, ...] | None, symmetric: bool, dtype: np.dtype
 ) -> DynamicQuantizeOutput:
-    x = exact.numerator(input)
-    counted = x if where is None else jnp.where(where, x, jnp.zeros_like(x))
-    low, high = range_with_zero(counted, axes)
-    if symmetric:
-        parameters = quantization_parameters(low, high, dtype, symmetric=True, narrow_range=True)
-    else:
-        parameters = _asymmetric(low, high, dtype, by_row=axes is not None)
-    assert parameters.zero_point is not None  # both have one
-    return DynamicQuantizeOutput(affine.quantize(x, parameters, dtype), parameters.scale, parameters.zero_point)
-
-
-def _asymmetric(low: jax.Array, high: jax.Array, dtype: np.dtype, *, by_row: bool) -> ScaleZeroPoint:
-    limits = jnp.iinfo(dtype)
-    width = exact.difference(high, low)
-    scale = exact.quotient(width, jnp.float32(limits.max - limits.min))
-    # A single range is as in ONNX; a range of rows whose scale is not a normal number counts as one of zeros.
-    empty = scale < jnp.finfo(jnp.float32).tiny if by_row else width == 0
-    scale = jnp.where(empty, jnp.float32(1), scale)
-    offset = exact.difference(jnp.float32(limits.min), exact.quotient(low, scale))
-    if by_row:
-        offset = jnp.where(empty, jnp.float32(limits.min), offset)
-    return ScaleZeroPoint(scale, rounding.nearest_integer(offset, None, dtype))
+    return dynamic_quantization.quantize(input, where, axes, symmetric, dtype)
 
 
 @explain_array_errors

@@ -5,6 +5,7 @@
 
 #include "block_product.h"
 #include "convolution.h"
+#include "dynamic_quantization.h"
 #include "product.h"
 #include "weight_only.h"
 
@@ -27,6 +28,8 @@ struct Loops {
   Loop<DepthwiseConvolution> depthwise_rows, depthwise_planes;  // the same
   Loop<BlockProduct> blocks;
   Loop<WeightOnlyProduct> weight_only;
+  Extremes (*extremes)(const DynamicQuantization&, int64_t first, int64_t end);
+  void (*quantize)(const DynamicQuantization&, int64_t first, int64_t end, float scale, int32_t zero_point);
 };
 
 // Those of each instruction set; only what this processor has may be called.

@@ -18,7 +18,8 @@ PRODUCT = "jquant_product"
 BLOCK_PRODUCT = "jquant_block_product"
 WEIGHT_ONLY = "jquant_weight_only"
 CONVOLUTION = "jquant_convolution"
-_TARGETS = PRODUCT, BLOCK_PRODUCT, WEIGHT_ONLY, CONVOLUTION
+DYNAMIC_QUANTIZE = "jquant_dynamic_quantize"
+_TARGETS = PRODUCT, BLOCK_PRODUCT, WEIGHT_ONLY, CONVOLUTION, DYNAMIC_QUANTIZE
 
 
 class Library(NamedTuple):

@@ -5,6 +5,7 @@
 #include "loops/blocks.h"
 #include "loops/convolution.h"
 #include "loops/depthwise.h"
+#include "loops/dynamic_quantization.h"
 #include "loops/product.h"
 #include "loops/weight_only.h"
 
@@ -22,6 +23,8 @@ extern const Loops JQUANT_LOOPS = {
     {JQUANT_NAMESPACE::convolve_depthwise_planes, JQUANT_NAMESPACE::scratch_of_depthwise_planes},
     {JQUANT_NAMESPACE::multiply_blocks, JQUANT_NAMESPACE::scratch_of_blocks},
     {JQUANT_NAMESPACE::multiply_weight_only, JQUANT_NAMESPACE::scratch_of_weight_only},
+    JQUANT_NAMESPACE::find_extremes,
+    JQUANT_NAMESPACE::quantize,
 };
 
 }  // namespace jquant
