@@ -11,7 +11,7 @@ import jquant_native
 import numpy as np
 
 PRODUCT, BLOCK_PRODUCT, CONVOLUTION = "jquant_product", "jquant_block_product", "jquant_convolution"
-WEIGHT_ONLY = "jquant_weight_only"
+WEIGHT_ONLY, DYNAMIC_QUANTIZE = "jquant_weight_only", "jquant_dynamic_quantize"
 
 # The roles of the arrays of a call; there are also `block_sums` and `integer_bias`.
 ZERO_POINTS = ("a_zero_point", "b_zero_point")
@@ -29,7 +29,7 @@ def instruction_set() -> str:
     functions.jquant_instruction_set.restype = ctypes.c_char_p
     name = functions.jquant_instruction_set()
     assert name is not None, "JQUANT_NATIVE_ISA names no instruction set that this processor has"
-    for target in (PRODUCT, BLOCK_PRODUCT, CONVOLUTION, WEIGHT_ONLY):
+    for target in (PRODUCT, BLOCK_PRODUCT, CONVOLUTION, WEIGHT_ONLY, DYNAMIC_QUANTIZE):
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(functions, target)), platform="cpu")
     return name.decode()
 

@@ -35,13 +35,14 @@ class Raw:
     def __init__(self, call: Call):
         self.target = call.target
         self.operands = list(call.operands)
-        self.roles = list(call.roles)
-        self.results = [(call.shape, call.dtype)]
+        self.roles = list(call.roles) if hasattr(call, "roles") else None
+        self.results = list(call.results) if hasattr(call, "results") else [(call.shape, call.dtype)]
         self.attributes = dict(call.attributes)
 
     def make(self) -> list[jax.Array]:
         results = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in self.results]
-        attributes = {"roles": " ".join(self.roles), **self.attributes}
+        of_roles = {} if self.roles is None else {"roles": " ".join(self.roles)}
+        attributes = {**of_roles, **self.attributes}
         attributes = {name: value for name, value in attributes.items() if value is not None}
         made = jax.ffi.ffi_call(self.target, results)(*self.operands, **attributes)
         return [result.block_until_ready() for result in made]

@@ -10,6 +10,7 @@ PROGRAMS = [
     "malformed_calls.py",
     "malformed_block_calls.py",
     "malformed_convolution_calls.py",
+    "malformed_dynamic_quantization_calls.py",
     "malformed_weight_only_calls.py",
 ]
 

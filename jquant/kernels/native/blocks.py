@@ -8,7 +8,7 @@ from jquant.kernels import epilogue as epilogues
 from jquant.kernels.batch import with_one_batch_axis
 from jquant.kernels.epilogue import Epilogue
 from jquant.kernels.native.epilogue import fused_scale, nothing
-from jquant.kernels.native.shared_library import BLOCK_PRODUCT, require_sizes
+from jquant.kernels.native.shared_library import BLOCK_PRODUCT, require
 from jquant.packed.block_matrix import PackedBlockMatrix
 
 
@@ -24,7 +24,7 @@ def block_dot(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix
     Raises:
       NotImplementedError: the library cannot be used, or sizes are symbolic.
     """
-    require_sizes(*a.shape, *b.shape)
+    require(BLOCK_PRODUCT, *a.shape, *b.shape)
     b = b.n_minor()
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     m, n = a.shape[-2], b.shape[-1]

@@ -11,7 +11,7 @@ from jquant.kernels import epilogue as epilogues
 from jquant.kernels.epilogue import Epilogue
 from jquant.kernels.native import product
 from jquant.kernels.native.epilogue import Fused, fused, nothing
-from jquant.kernels.native.shared_library import CONVOLUTION, require_sizes
+from jquant.kernels.native.shared_library import CONVOLUTION, require
 from jquant.kernels.zero_point import ZeroPoints
 
 _MOST_SPATIAL_DIMENSIONS = 3
@@ -39,7 +39,7 @@ def convolution(
       NotImplementedError: the library cannot be used, or sizes are symbolic; an array is empty; there are more than 3
         spatial dimensions; or there is little to compute.
     """
-    require_sizes(*input.shape, *filter.shape)
+    require(CONVOLUTION, *input.shape, *filter.shape)
     channels_last, windows = geometry.channels_last, geometry.windows
     input = geometry.arranged(input, channels_last=channels_last)
     batch, *space = input.shape[:-1] if channels_last else (input.shape[0], *input.shape[2:])

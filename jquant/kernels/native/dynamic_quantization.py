@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.kernels.native.shared_library import DYNAMIC_QUANTIZE, require_sizes
+from jquant.kernels.native.shared_library import DYNAMIC_QUANTIZE, require
 from jquant.results import DynamicQuantizeOutput
 
 _FLOATS = frozenset(map(np.dtype, (np.float32, np.float16, jnp.bfloat16)))
@@ -21,7 +21,7 @@ def quantize(x: jax.Array, axes: tuple[int, ...], symmetric: bool, dtype: np.dty
     Raises:
       NotImplementedError: the library cannot be used; the axes are not the last ones; or sizes are symbolic.
     """
-    require_sizes(*x.shape)
+    require(DYNAMIC_QUANTIZE, *x.shape)
     count = len(axes)
     if sorted(axes) != list(range(-count, 0)) or x.dtype not in _FLOATS:
         raise NotImplementedError("the library quantizes floats along their last axes")

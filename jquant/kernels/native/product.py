@@ -10,7 +10,7 @@ from jquant.kernels import epilogue as epilogues
 from jquant.kernels.batch import with_one_batch_axis
 from jquant.kernels.epilogue import Epilogue
 from jquant.kernels.native.epilogue import fused, nothing
-from jquant.kernels.native.shared_library import PRODUCT, require_sizes
+from jquant.kernels.native.shared_library import PRODUCT, require
 from jquant.kernels.zero_point import NO_ZERO_POINTS, ZeroPoints
 
 
@@ -27,7 +27,7 @@ def multiply(
     Raises:
       NotImplementedError: the library cannot be used, or sizes are symbolic.
     """
-    require_sizes(*a.shape, *b.shape)
+    require(PRODUCT, *a.shape, *b.shape)
     m, n = a.shape[-2], b.shape[-2 if transpose_b else -1]
     first = fused(epilogue)
     batch = _batch(a, b, zero_points)

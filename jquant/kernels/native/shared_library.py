@@ -28,10 +28,12 @@ class Library(NamedTuple):
     Attributes:
       instruction_set: the name of the one that is used, or None if the library cannot be used.
       obstacle: why it cannot be used, or None.
+      targets: the names of the functions that it has: an older library lacks some.
     """
 
     instruction_set: str | None
     obstacle: str | None
+    targets: frozenset[str] = frozenset()
 
 
 _lock = threading.Lock()
@@ -59,21 +61,24 @@ def _load_once() -> Library:
         instruction_set = functions.jquant_instruction_set()
         if instruction_set is None:
             raise OSError("JQUANT_NATIVE_ISA names no instruction set that this processor has")
-        for target in _TARGETS:
+        known = frozenset(target for target in _TARGETS if hasattr(functions, target))
+        for target in known:
             handler = jax.ffi.pycapsule(getattr(functions, target))
             jax.ffi.register_ffi_target(target, handler, platform="cpu")
     except Exception as error:  # of the loader, or of XLA if it refuses the library
         obstacle = f"jquant-native cannot be used: {error}"
         warnings.warn(f"{obstacle}; XLA's products take its place", stacklevel=2)
         return Library(None, obstacle)
-    return Library(instruction_set.decode(), None)
+    return Library(instruction_set.decode(), None, known)
 
 
-def require_sizes(*sizes: Any) -> None:
-    """Raises `NotImplementedError` unless the library can be used for arrays of these sizes."""
-    obstacle = load().obstacle
-    if obstacle is not None:
-        raise NotImplementedError(f"implementation native: {obstacle}")
+def require(target: str, *sizes: Any) -> None:
+    """Raises `NotImplementedError` unless the library has a function, and can be used for arrays of these sizes."""
+    library = load()
+    if library.obstacle is not None:
+        raise NotImplementedError(f"implementation native: {library.obstacle}")
+    if target not in library.targets:
+        raise NotImplementedError(f"implementation native: this jquant-native has no {target}; install a newer one")
     if not all(isinstance(size, int) for size in sizes):
         raise NotImplementedError("implementation native does not support symbolic sizes")
 

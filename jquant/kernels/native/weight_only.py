@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.kernels.native.shared_library import WEIGHT_ONLY, require_sizes
+from jquant.kernels.native.shared_library import WEIGHT_ONLY, require
 from jquant.kernels.weights import Weights, as_one_matrix
 from jquant.packed.block_matrix import Layout, PackedBlockMatrix
 
@@ -41,7 +41,7 @@ def matmul(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
       NotImplementedError: the library cannot be used; `dtype` is not float32; there are several matrices of weights, or a
         scale for each row of the weights; or sizes are symbolic.
     """
-    require_sizes(*a.shape, *(size for x in jax.tree.leaves(weights) for size in x.shape))
+    require(WEIGHT_ONLY, *a.shape, *(size for x in jax.tree.leaves(weights) for size in x.shape))
     one_matrix = as_one_matrix(a, weights)
     if dtype != jnp.float32 or one_matrix is None:
         raise NotImplementedError("implementation native needs float32 and a single matrix of weights")
