@@ -33,10 +33,12 @@ def _quantize(
         return _by_formula(x, rank, axes, symmetric, dtype)
 
     def by_library(x: jax.Array) -> DynamicQuantizeOutput:
+        if not implementations.is_native_for_floats():
+            return by_xla(x)
         along = tuple(range(-rank, 0)) if axes is None else axes
         return native.quantize(x, along, symmetric, dtype, by_row=axes is not None)
 
-    on_this_cpu = implementations.unless_declined(by_library, by_xla) if implementations.is_native_for_floats() else None
+    on_this_cpu = implementations.unless_declined(by_library, by_xla)
     return tuple(unless_partitioned(by_xla, by_xla, x, on_this_cpu=on_this_cpu))
 
 
