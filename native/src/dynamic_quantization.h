@@ -10,11 +10,11 @@ namespace jquant {
 
 // Floats to 8 bits, sat(rne(fl(x / scale)) + zero_point), of slices that follow each other.
 struct DynamicQuantization {
-  const void* x = nullptr;       // (slices, length)
-  Type type = Type::kFloat32;    // of x: a type of floats
-  uint8_t* output = nullptr;     // (slices, length)
+  const void* x = nullptr;     // (slices, length)
+  Type type = Type::kFloat32;  // of x: a type of floats
+  uint8_t* output = nullptr;   // (slices, length)
   int64_t slices = 0, length = 0;
-  int32_t lowest = 0;            // of the integers: 0 or -128
+  int32_t lowest = 0;  // of the integers: 0 or -128
 };
 
 // The bits of the largest value above 0, and of the largest magnitude below: they have the order of the floats, with NaN,

@@ -38,7 +38,8 @@ Extremes extremes_of(const void* x, int64_t first, int64_t end) {
 }
 
 template <Type kType>
-void quantize_elements(const DynamicQuantization& quantization, int64_t first, int64_t end, float scale, int32_t zero_point) {
+void quantize_elements(const DynamicQuantization& quantization, int64_t first, int64_t end, float scale,
+                       int32_t zero_point) {
   const Floats divisor = splat(scale);
   const auto quantized = [&](int64_t index, int64_t count) {
     const Floats quotient = load_floats<kType>(quantization.x, index, count) / divisor;
