@@ -57,8 +57,8 @@ def installation() -> Iterator[tuple[str, str]]:
     yield "jquant", jquant.__version__
     for package in _PACKAGES:
         yield package, metadata.version(package)
-    instruction_set, obstacle = shared_library.load()
-    yield "native", obstacle or f"products in compiled code, for {instruction_set}"
+    library = shared_library.load()
+    yield "native", library.obstacle or f"products in compiled code, for {library.instruction_set}"
     devices = jax.devices()
     yield "devices", f"{len(devices)} x {devices[0].device_kind} ({jax.default_backend()})"
 

@@ -37,8 +37,13 @@ def apply_in_kernel(epilogue: Epilogue, product: jax.Array) -> jax.Array:
 
 def output_dtype(epilogue: Epilogue) -> np.dtype:
     """The dtype of the result of the steps on an int32 product."""
-    converting = (step.dtype for step in reversed(epilogue) if isinstance(step, Dequantize | Scale | Requantize))
+    converting = (step.dtype for step in reversed(epilogue) if isinstance(step, Dequantize | Scale | Requantize | Rescale))
     return np.dtype(next(converting, np.int32))
+
+
+def prepared(epilogue: Epilogue) -> Epilogue:
+    """The steps with all that they compute once for the whole product: see `Rescale`."""
+    return tuple(step.prepared() if isinstance(step, Rescale) else step for step in epilogue)
 
 
 @jax.tree_util.register_dataclass
@@ -134,11 +139,50 @@ class Requantize:
         return rounding.nearest_integer_in_kernel(product.astype(jnp.float32) * self.multiplier, self.zero_point, self.dtype)
 
 
-def requantize(a_scale: jax.Array, b_scale: jax.Array, output: ScaleZeroPoint, dtype: np.dtype) -> Requantize:
-    """`Requantize` with the multiplier ``fl(fl(a_scale * b_scale) / output_scale)``, all in shapes that broadcast."""
-    a_scale, b_scale, output_scale = map(exact.widen, (a_scale, b_scale, output.scale))
-    multiplier = exact.quotient(exact.product(a_scale, b_scale), output_scale)
-    return Requantize(multiplier, None if output.zero_point is None else output.zero_point.astype(jnp.int32), dtype)
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Rescale:
+    """`Dequantize`, or with an output scale `Requantize`, from the arrays that an operator was given.
+
+    `prepared` computes what these need first. Compiled code that takes the arrays as they are does so in its own call, so
+    that the program of an operator is that call and nothing else.
+
+    Attributes:
+      a_scale: floats, of shape (..., M, 1) or (..., 1, 1).
+      b_scale: floats, of shape (..., 1, N) or (..., 1, 1).
+      output_scale: floats, of shape (..., M, 1) or (..., 1, 1), or None for a result of floats.
+      zero_point: of the output: of `dtype`, of shape (..., M, 1) or (..., 1, 1), or None for 0.
+      bias: floats, of a shape that broadcasts to (..., M, N), or None; for a result of floats.
+      dtype: int8 or uint8 with an output scale; otherwise float32, float16 or bfloat16.
+    """
+
+    a_scale: jax.Array
+    b_scale: jax.Array
+    output_scale: jax.Array | None
+    zero_point: jax.Array | None
+    bias: jax.Array | None
+    dtype: np.dtype = dataclasses.field(metadata={"static": True})
+
+    def prepared(self) -> Dequantize | Requantize:
+        """`Requantize` has the multiplier ``fl(fl(a_scale * b_scale) / output_scale)``."""
+        a_scale, b_scale = exact.widen(self.a_scale), exact.widen(self.b_scale)
+        if self.output_scale is None:
+            return Dequantize(a_scale, b_scale, None if self.bias is None else exact.widen(self.bias), self.dtype)
+        multiplier = exact.quotient(exact.product(a_scale, b_scale), exact.widen(self.output_scale))
+        return Requantize(multiplier, None if self.zero_point is None else self.zero_point.astype(jnp.int32), self.dtype)
+
+    def __call__(self, product: jax.Array) -> jax.Array:
+        return self.prepared()(product)
+
+
+def dequantize(a_scale: jax.Array, b_scale: jax.Array, bias: jax.Array | None, dtype: np.dtype) -> Rescale:
+    """To floats, all in shapes that broadcast."""
+    return Rescale(a_scale, b_scale, None, None, bias, dtype)
+
+
+def requantize(a_scale: jax.Array, b_scale: jax.Array, output: ScaleZeroPoint, dtype: np.dtype) -> Rescale:
+    """To 8 bits, all in shapes that broadcast."""
+    return Rescale(a_scale, b_scale, output.scale, output.zero_point, None, dtype)
 
 
 def as_column(x: jax.Array, rank: int) -> jax.Array:

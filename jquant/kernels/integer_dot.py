@@ -64,6 +64,8 @@ def integer_dot(
     """
     k = a.shape[-1]
     is_long = isinstance(k, int) and k > _LONGEST_K
+    if is_long or recording.is_active():
+        zero_points, epilogue = zero_points.prepared(b.dtype), epilogues.prepared(epilogue)
     if isinstance(a, FloatRows) and (is_long or not _may_quantize(implementation)):
         a = a.quantized()
     if is_long:
@@ -127,31 +129,41 @@ def _call(product, a, b, *arrays, steps, transpose_b, implementation=None):
     return product(a, b, zero_points, epilogue, transpose_b=transpose_b)
 
 
+def _prepared(product: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """`product`, which takes zero points and steps in the form that XLA and kernels compute with."""
+
+    def function(a, b: jax.Array, zero_points: ZeroPoints, epilogue: Epilogue, **parameters) -> jax.Array:
+        return product(a, b, zero_points.prepared(b.dtype), epilogues.prepared(epilogue), **parameters)
+
+    return function
+
+
 _integer_dot_p.def_impl(functools.partial(apply_primitive, _integer_dot_p))
 
 
 @_integer_dot_p.def_abstract_eval
 def _abstract_value(*operands, **parameters):
-    reference = functools.partial(_call, on_integers(functools.partial(multiply, xla.integer_dot)), **parameters)
+    product = _prepared(on_integers(functools.partial(multiply, xla.integer_dot)))
+    reference = functools.partial(_call, product, **parameters)
     return jax.make_jaxpr(reference)(*operands).out_avals[0]
 
 
 def _lower(platform, context, *operands, implementation, **parameters):
     chosen = implementations.exportable(implementation or implementations.default(platform), context)
-    by_xla = on_integers(functools.partial(multiply, function_for(platform, Implementation.XLA)))
+    by_xla = _prepared(on_integers(functools.partial(multiply, function_for(platform, Implementation.XLA))))
     if chosen is Implementation.XLA:
         product = by_xla
     elif is_partitioned(context):
         on_each_shard = partition.on_each_shard(function_for(platform, chosen), context, parameters["transpose_b"])
-        product = by_xla if on_each_shard is None else on_integers(functools.partial(multiply, on_each_shard))
+        product = by_xla if on_each_shard is None else _prepared(on_integers(functools.partial(multiply, on_each_shard)))
         if on_each_shard is None and implementation is not None:
             where = "inside jax.shard_map, or on a mesh of explicit axes"
             implementations.warn_of_partitioning(implementation, where)
-    elif chosen is Implementation.NATIVE and platform == "cpu":  # which takes zero points, and bytes of every sign
+    elif chosen is Implementation.NATIVE and platform == "cpu":  # which takes all operands as they are
         product = on_integers(native.multiply)
     else:
         product = functools.partial(multiply, function_for(platform, chosen))
-        product = product if chosen is Implementation.MOSAIC_TPU else on_integers(product)
+        product = _prepared(product if chosen is Implementation.MOSAIC_TPU else on_integers(product))
     if implementation is None and chosen is not Implementation.XLA:
         product = implementations.unless_declined(product, by_xla)
     return mlir.lower_fun(functools.partial(_call, product, **parameters), multiple_results=False)(context, *operands)

@@ -3,7 +3,6 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 
 from jquant.arithmetic.broadcasting import to_rank
 from jquant.kernels import zero_point as zero_points
@@ -36,12 +35,12 @@ def matmul(
     """
     rank = max(len(a.shape), b.ndim)
     a, b = jax.tree.map(functools.partial(to_rank, rank=rank), (a, b))
-    a_zero_point = None if a_zero_point is None else as_column(a_zero_point, rank).astype(jnp.int32)
+    a_zero_point = None if a_zero_point is None else as_column(a_zero_point, rank)
     if isinstance(b, PackedMatrix):
-        b_zero_point = zero_points.shifted(b.zero_point, b.dtype, rank)
+        b_zero_point = zero_points.shifted(None, b.dtype, rank) if b.zero_point is None else b.zero_point
         b, block_sums, is_packed = b.data, b.block_sums, True
     else:
-        b_zero_point = None if b_zero_point is None else as_row(b_zero_point, rank).astype(jnp.int32)
+        b_zero_point = None if b_zero_point is None else as_row(b_zero_point, rank)
         block_sums, is_packed = None, False
     points = ZeroPoints(a_zero_point, b_zero_point, block_sums)
     return integer_dot(a, b, epilogue, zero_points=points, transpose_b=is_packed, implementation=implementation)

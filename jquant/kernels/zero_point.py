@@ -32,14 +32,22 @@ class ZeroPoints:
     """The zero points of the factors of a product, and the column sums of B if they are known.
 
     Attributes:
-      a: int32, of shape (..., M, 1) or (..., 1, 1), or None for 0.
-      b: int32, of shape (..., 1, N) or (..., 1, 1), or None for 0.
+      a: int32 or of the dtype of A, of shape (..., M, 1) or (..., 1, 1), or None for 0.
+      b: int32 or of the dtype of B, of shape (..., 1, N) or (..., 1, 1), or None for 0. Where B is int8 and this is uint8,
+        B holds unsigned integers less 128, as packed weights do.
       block_sums: int32, of shape (..., G, N), whose sums over G are the column sums of B; or None.
     """
 
     a: jax.Array | None = None
     b: jax.Array | None = None
     block_sums: jax.Array | None = None
+
+    def prepared(self, b_dtype: np.dtype) -> "ZeroPoints":
+        """All in int32, for a B of `b_dtype`."""
+        a, b = (None if x is None else x.astype(jnp.int32) for x in (self.a, self.b))
+        if b is not None and (self.b.dtype, b_dtype) == (jnp.uint8, jnp.int8):
+            b = b - 128
+        return ZeroPoints(a, b, self.block_sums)
 
 
 NO_ZERO_POINTS = ZeroPoints()

@@ -11,10 +11,9 @@ from jquant.arguments.convolutions import DimensionNumbers, geometry, signatures
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.naming import Operator
 from jquant.arguments.windows import Padding
-from jquant.arithmetic import exact
 from jquant.formulas.convolution_geometry import Geometry
 from jquant.kernels.convolution.dispatch import convolution
-from jquant.kernels.epilogue import Dequantize
+from jquant.kernels.epilogue import dequantize
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel, data_type
 from jquant.placement import explain_array_errors
@@ -57,8 +56,7 @@ _DESCRIPTOR = Descriptor(
 def _convolution_integer_to_float(
     input: Quantized, filter: Quantized, bias: jax.Array | None, output_dtype: np.dtype, geometry: Geometry
 ) -> jax.Array:
-    bias = None if bias is None else exact.widen(bias)
-    epilogue = (Dequantize(exact.widen(input.scale), exact.widen(filter.scale), bias, output_dtype),)
+    epilogue = (dequantize(input.scale, filter.scale, bias, output_dtype),)
     return convolution(input.values, filter.values, input.zero_point, filter.zero_point, geometry, epilogue)
 
 

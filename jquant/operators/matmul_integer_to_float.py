@@ -12,9 +12,8 @@ from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.naming import Operator, message
 from jquant.arguments.products import BATCH, product_shape, quantized_weights, with_more_dimensions
-from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import to_rank
-from jquant.kernels.epilogue import Dequantize, as_column, as_row
+from jquant.kernels.epilogue import as_column, as_row, dequantize
 from jquant.kernels.float_rows import FloatRows
 from jquant.kernels.matmul import matmul
 from jquant.lowering.formula import formula
@@ -62,12 +61,13 @@ def _matmul_integer_to_float(
     a: Quantized, b: Quantized, bias: jax.Array | None, output_dtype: np.dtype, implementation: Implementation | None
 ) -> jax.Array:
     rank = max(a.values.ndim, b.values.ndim)
-    bias = None if bias is None else to_rank(exact.widen(bias), rank)
-    a_scale, b_scale = as_column(exact.widen(a.scale), rank), as_row(exact.widen(b.scale), rank)
-    epilogue = (Dequantize(a_scale, b_scale, bias, output_dtype),)
-    is_float = jnp.issubdtype(a.values.dtype, jnp.floating)
-    left = FloatRows(a.values, a_scale) if is_float else a.values
-    return matmul(left, b.values, a.zero_point, b.zero_point, epilogue, implementation=implementation)
+    bias = None if bias is None else to_rank(bias, rank)
+    step = dequantize(as_column(a.scale, rank), as_row(b.scale, rank), bias, output_dtype)
+    left = a.values
+    if jnp.issubdtype(left.dtype, jnp.floating):
+        step = step.prepared()
+        left = FloatRows(left, step.a_scale)
+    return matmul(left, b.values, a.zero_point, b.zero_point, (step,), implementation=implementation)
 
 
 @explain_array_errors

@@ -238,7 +238,7 @@ ffi::Error convolve(ffi::ThreadPool pool, ffi::AnyBuffer image, ffi::AnyBuffer f
   if (error.failure()) return error;
   BatchedArrays arrays;
   const Sizes of_group{groups.count, channels_last ? 1 : groups.filters, channels_last ? groups.filters : 1};
-  error = arrays.read(roles, operands, output->element_type(), of_group);
+  error = arrays.read(roles, operands, (channels_last ? filter : image).element_type(), output->element_type(), of_group);
   if (error.failure()) return error;
   const BatchedArray& zero_point = channels_last ? arrays.a_zero_point : arrays.b_zero_point;
   if (!is_single(zero_point)) return invalid("the image has more than one zero point");

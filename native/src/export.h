@@ -1,11 +1,7 @@
-// Functions of C, which Python finds in the library by their names.
+// Functions of C, which a host finds in the library by their names.
 #pragma once
 
-#if defined(_WIN32)
-#define JQUANT_EXPORT extern "C" __declspec(dllexport)
-#else
-#define JQUANT_EXPORT extern "C" __attribute__((visibility("default")))
-#endif
+#include "jquant_native.h"
 
 // Defines a function that XLA calls; the rest is as for XLA_FFI_DEFINE_HANDLER_SYMBOL.
 #define JQUANT_HANDLER(name, ...)                              \

@@ -1,9 +1,33 @@
-// What Python asks the library about itself.
+// What a host asks the library about itself.
 #include "export.h"
+#include "jquant_native.h"
 #include "loops.h"
+#include "xla/ffi/api/c_api.h"
 
-// The name of the instruction set that is used; null if JQUANT_NATIVE_ISA names none of this processor.
-JQUANT_EXPORT const char* jquant_instruction_set() {
+#define JQUANT_DECLARE(name) extern "C" XLA_FFI_Error* name(XLA_FFI_CallFrame* frame)
+
+JQUANT_DECLARE(jquant_block_product);
+JQUANT_DECLARE(jquant_convolution);
+JQUANT_DECLARE(jquant_dynamic_quantize);
+JQUANT_DECLARE(jquant_product);
+JQUANT_DECLARE(jquant_weight_only);
+
+const jquant_function* jquant_functions() {
+  // Version 2 of a product or a convolution also takes an output_scale, and zero points of bytes.
+#define JQUANT_FUNCTION(name, version)            \
+  {                                               \
+    #name, version, reinterpret_cast<void*>(name) \
+  }
+  static const jquant_function functions[] = {
+      JQUANT_FUNCTION(jquant_block_product, 1), JQUANT_FUNCTION(jquant_convolution, 1),
+      JQUANT_FUNCTION(jquant_convolution, 2),   JQUANT_FUNCTION(jquant_dynamic_quantize, 1),
+      JQUANT_FUNCTION(jquant_product, 1),       JQUANT_FUNCTION(jquant_product, 2),
+      JQUANT_FUNCTION(jquant_weight_only, 1),   {nullptr, 0, nullptr},
+  };
+  return functions;
+}
+
+const char* jquant_instruction_set() {
   const jquant::Loops* loops = jquant::chosen_loops();
   return loops ? loops->name : nullptr;
 }

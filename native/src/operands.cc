@@ -4,6 +4,49 @@
 #include <sstream>
 
 namespace jquant {
+namespace {
+
+// The sizes of an array that has been read: 1 where it has one element for all.
+Sizes sizes_of(const BatchedArray& array, const Sizes& sizes) {
+  return {array.batch_stride ? sizes.batch : 1, array.row_stride ? sizes.rows : 1, array.column_stride ? sizes.columns : 1};
+}
+
+// Gives `array`, of these sizes, elements of its own.
+template <class Element>
+Element* allocated(BatchedArray& array, const Sizes& sizes, std::vector<std::shared_ptr<const void>>& memory) {
+  const auto count = static_cast<size_t>(sizes.batch * sizes.rows * sizes.columns);
+  const std::shared_ptr<Element> elements(new Element[count], std::default_delete<Element[]>());
+  memory.push_back(elements);
+  array.data = elements.get();
+  array.column_stride = sizes.columns == 1 ? 0 : 1;
+  array.row_stride = sizes.rows == 1 ? 0 : sizes.columns;
+  array.batch_stride = sizes.batch == 1 ? 0 : sizes.rows * sizes.columns;
+  return elements.get();
+}
+
+template <class Byte>
+void widen(const Byte* bytes, int64_t count, int32_t shift, int32_t* integers) {
+  for (int64_t i = 0; i < count; ++i) integers[i] = bytes[i] - shift;
+}
+
+// Reads an array of integers that are int32 or bytes of one of two types, as int32.
+ffi::Error read_integers(std::string_view role, const ffi::AnyBuffer& array, const Sizes& sizes, int32_t shift_of_unsigned,
+                         BatchedArray& target, std::vector<std::shared_ptr<const void>>& memory) {
+  const ffi::DataType type = is_byte(array.element_type()) ? array.element_type() : ffi::DataType::S32;
+  ffi::Error error = read_array(role, array, type, sizes, target);
+  if (error.failure() || type == ffi::DataType::S32) return error;
+  const void* bytes = target.data;
+  int32_t* integers = allocated<int32_t>(target, sizes_of(target, sizes), memory);
+  const auto count = static_cast<int64_t>(array.element_count());
+  if (type == ffi::DataType::U8) {
+    widen(static_cast<const uint8_t*>(bytes), count, shift_of_unsigned, integers);
+  } else {
+    widen(static_cast<const int8_t*>(bytes), count, 0, integers);
+  }
+  return ffi::Error::Success();
+}
+
+}  // namespace
 
 ffi::Error read_array(std::string_view role, const ffi::AnyBuffer& array, ffi::DataType type, const Sizes& sizes,
                       BatchedArray& target) {
@@ -43,21 +86,20 @@ std::string_view first_word(std::string_view words) {
   return words.substr(0, words.find(' '));
 }
 
-ffi::Error BatchedArrays::read(std::string_view roles, ffi::RemainingArgs operands, ffi::DataType output_type,
-                               const Sizes& sizes) {
+ffi::Error BatchedArrays::read(std::string_view roles, ffi::RemainingArgs operands, ffi::DataType b_type,
+                               ffi::DataType output_type, const Sizes& sizes) {
   bool has_multiplier = false;
+  BatchedArray output_scale;
   const auto read_one = [&](std::string_view role, const ffi::AnyBuffer& array) {
     BatchedArray* target = nullptr;
     ffi::DataType type = ffi::DataType::F32;
     Sizes expected = sizes;
     if (role == "a_zero_point") {
-      type = ffi::DataType::S32;
       expected.columns = 1;
-      target = &a_zero_point;
+      return read_integers(role, array, expected, 0, a_zero_point, memory_);
     } else if (role == "b_zero_point") {
-      type = ffi::DataType::S32;
       expected.rows = 1;
-      target = &b_zero_point;
+      return read_integers(role, array, expected, b_type == ffi::DataType::S8 ? 128 : 0, b_zero_point, memory_);
     } else if (role == "block_sums") {
       if (array.dimensions().size() == 3) blocks = array.dimensions()[1];
       const bool has_all_columns = array.dimensions().size() == 3 && array.dimensions()[2] == sizes.columns;
@@ -79,10 +121,14 @@ ffi::Error BatchedArrays::read(std::string_view roles, ffi::RemainingArgs operan
       if (column_scale_.data != nullptr) return invalid("multiplier and column_scale exclude each other");
       has_multiplier = true;
       target = &column_scale_;
-    } else if (role == "zero_point") {
-      type = ffi::DataType::S32;
+    } else if (role == "output_scale") {
       expected.columns = 1;
-      target = &zero_point_;
+      target = &output_scale;
+    } else if (role == "zero_point") {
+      expected.columns = 1;
+      if (is_byte(array.element_type()) && array.element_type() != output_type)
+        return invalid(described(role, array) + " is not of the type of the output");
+      return read_integers(role, array, expected, 0, zero_point_, memory_);
     } else {
       return invalid("an array is called " + std::string(role));
     }
@@ -92,13 +138,18 @@ ffi::Error BatchedArrays::read(std::string_view roles, ffi::RemainingArgs operan
   if (error.failure()) return error;
 
   const bool has_scales = row_scale_.data != nullptr || (column_scale_.data != nullptr && !has_multiplier);
+  if (output_scale.data != nullptr && !has_scales) return invalid("output_scale without scales");
   if (has_scales && (row_scale_.data == nullptr || column_scale_.data == nullptr || has_multiplier))
     return invalid("row_scale and column_scale must both be there");
+  if (output_scale.data != nullptr && bias_.data != nullptr)
+    return invalid("output_scale and float_bias exclude each other");
   if (bias_.data != nullptr && !has_scales) return invalid("float_bias without scales");
-  if (zero_point_.data != nullptr && !has_multiplier) return invalid("zero_point without multiplier");
-  scaling_ = has_scales       ? Epilogue::Scaling::kDequantize
-             : has_multiplier ? Epilogue::Scaling::kRequantize
-                              : Epilogue::Scaling::kNone;
+  const bool is_rescaled = has_multiplier || output_scale.data != nullptr;
+  if (zero_point_.data != nullptr && !is_rescaled) return invalid("zero_point without multiplier or output_scale");
+  scaling_ = is_rescaled  ? Epilogue::Scaling::kRequantize
+             : has_scales ? Epilogue::Scaling::kDequantize
+                          : Epilogue::Scaling::kNone;
+  if (output_scale.data != nullptr) find_multipliers(output_scale, sizes);
 
   const struct {
     ffi::DataType type;
@@ -119,6 +170,28 @@ ffi::Error BatchedArrays::read(std::string_view roles, ffi::RemainingArgs operan
     }
   }
   return invalid("the arrays " + std::string(roles) + " do not lead to an output of this type");
+}
+
+void BatchedArrays::find_multipliers(const BatchedArray& output_scale, const Sizes& sizes) {
+  const BatchedArray a = row_scale_, b = column_scale_;
+  Sizes all{1, 1, 1};
+  for (const BatchedArray* array : {&a, &b, &output_scale}) {
+    const Sizes own = sizes_of(*array, sizes);
+    all = {std::max(all.batch, own.batch), std::max(all.rows, own.rows), std::max(all.columns, own.columns)};
+  }
+  row_scale_ = {};
+  float* multiplier = allocated<float>(column_scale_, all, memory_);
+  for (int64_t matrix = 0; matrix < all.batch; ++matrix) {
+    const auto of_rows = a.of_matrix<float>(matrix), of_columns = b.of_matrix<float>(matrix);
+    const auto of_output = output_scale.of_matrix<float>(matrix);
+    for (int64_t row = 0; row < all.rows; ++row) {
+      const float a_scale = of_rows.data[row * of_rows.row_stride];
+      const float divisor = of_output.data[row * of_output.row_stride];
+      const float* columns = of_columns.data + row * of_columns.row_stride;
+      for (int64_t column = 0; column < all.columns; ++column)
+        *multiplier++ = a_scale * columns[column * of_columns.column_stride] / divisor;
+    }
+  }
 }
 
 void BatchedArrays::add_to(Product& product, int64_t index) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,13 +51,16 @@ ffi::Error read_array(std::string_view role, const ffi::AnyBuffer& array, ffi::D
 class BatchedArrays {
  public:
   // Reads the arrays of a call, each of which has a role, a word of `roles`:
-  //   a_zero_point, b_zero_point   int32, one for all or one for each row or column; see `a_zero_point` below
+  //   a_zero_point, b_zero_point   int32 or bytes, one for all or one for each row or column. Where the bytes of B are int8
+  //                 and its zero points uint8, B holds unsigned integers less 128
   //   block_sums    int32, (batch or 1, blocks, columns); see `block_sums` below
   //   integer_bias  int32, added to the sum
   //   row_scale, column_scale, float_bias   float32, as in Epilogue::Scaling::kDequantize
-  //   multiplier    float32, of kRequantize
-  //   zero_point    int32, of kRequantize
-  ffi::Error read(std::string_view roles, ffi::RemainingArgs operands, ffi::DataType output_type, const Sizes& sizes);
+  //   output_scale  float32: the multipliers of kRequantize are fl(fl(row_scale * column_scale) / output_scale)
+  //   multiplier    float32, of kRequantize, instead of these three
+  //   zero_point    int32 or of the type of the output, of kRequantize
+  ffi::Error read(std::string_view roles, ffi::RemainingArgs operands, ffi::DataType b_type, ffi::DataType output_type,
+                  const Sizes& sizes);
 
   Epilogue epilogue_of_matrix(int64_t index) const;
 
@@ -75,11 +79,14 @@ class BatchedArrays {
   int64_t blocks = 0;
 
  private:
+  // Computes the multipliers from the three scales, in the order of roundings of jquant/kernels/epilogue.py.
+  void find_multipliers(const BatchedArray& output_scale, const Sizes& sizes);
   bool join(const Sizes& sizes, int64_t size, int64_t BatchedArray::* stride);
 
   BatchedArray integer_bias_, row_scale_, column_scale_, bias_, zero_point_;
   Epilogue::Scaling scaling_ = Epilogue::Scaling::kNone;
   Type output_type_ = Type::kInt32;
+  std::vector<std::shared_ptr<const void>> memory_;  // of what was computed from the arrays of the call
 };
 
 // The first of words with spaces between them; empty if there is none.

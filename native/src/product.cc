@@ -26,7 +26,7 @@ ffi::Error multiply(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b, ff
       !broadcasts(b_sizes[0]))
     return invalid(described("a", a) + " " + described("b", b) + " and " + described("the output", *output) + " do not fit");
   BatchedArrays batched;
-  ffi::Error error = batched.read(roles, arrays, output->element_type(), of_output);
+  ffi::Error error = batched.read(roles, arrays, b.element_type(), output->element_type(), of_output);
   if (error.failure()) return error;
   if (of_output.batch == 0 || of_output.rows == 0 || of_output.columns == 0) return ffi::Error::Success();
 

@@ -19,6 +19,7 @@ from jquant.kernels import implementations
 from jquant.kernels.convolution import composed
 from jquant.kernels.epilogue import Epilogue
 from jquant.kernels.native import convolution as native
+from jquant.lowering import recording
 from jquant.lowering.partitioned import is_explicit, is_partitioned
 from jquant.lowering.symbolic_sizes import joined
 from jquant.modes import Implementation
@@ -46,6 +47,8 @@ def convolution(
       geometry: the layouts of input, filter and result; groups and windows.
       epilogue: the steps that follow, whose arrays have one element or one for each filter.
     """
+    if recording.is_active():
+        epilogue = epilogues.prepared(epilogue)
     arrays, steps = jax.tree.flatten((input_zero_point, filter_zero_point, epilogue))
     return _integer_convolution_p.bind(input, filter, *arrays, steps=steps, geometry=geometry)
 
@@ -66,7 +69,12 @@ def _compose(input: jax.Array, *operands, geometry: Geometry, **parameters) -> j
         return _with_joint_batch(_compose, input, *operands, geometry=geometry, **parameters)
     if number:
         return jax.vmap(lambda input: _compose(input, *operands, geometry=geometry, **parameters))(input)
-    return _call(composed.convolution, input, *operands, geometry=geometry, **parameters)
+    return _call(_composed, input, *operands, geometry=geometry, **parameters)
+
+
+def _composed(input, filter, input_zero_point, filter_zero_point, geometry: Geometry, epilogue: Epilogue) -> jax.Array:
+    steps = epilogues.prepared(epilogue)
+    return composed.convolution(input, filter, input_zero_point, filter_zero_point, geometry, steps)
 
 
 def _call_library(input: jax.Array, *operands, geometry: Geometry, **parameters) -> jax.Array:

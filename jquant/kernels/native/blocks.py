@@ -24,7 +24,7 @@ def block_dot(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix
     Raises:
       NotImplementedError: the library cannot be used, or sizes are symbolic.
     """
-    require(BLOCK_PRODUCT, *a.shape, *b.shape)
+    function = require(BLOCK_PRODUCT, *a.shape, *b.shape)
     b = b.n_minor()
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     m, n = a.shape[-2], b.shape[-1]
@@ -37,7 +37,7 @@ def block_dot(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix
     named = {role: array for role, array in named.items() if array is not None}
     named |= dict(zip(first.roles, arrays, strict=True))
     shape = *jnp.broadcast_shapes(a.shape[:1], b.data.shape[:1]), a.shape[1], n
-    call = jax.ffi.ffi_call(BLOCK_PRODUCT, jax.ShapeDtypeStruct(shape, first.dtype))
+    call = jax.ffi.ffi_call(function.target, jax.ShapeDtypeStruct(shape, first.dtype))
     attributes = {"block_size": np.int64(b.block_size), "offset": np.int64(b.offset), "roles": " ".join(named)}
     result = call(a, b.data, b.scale, *named.values(), **attributes).reshape(*batch, m, n)
     return epilogues.apply(first.rest, result) if first.rest else result

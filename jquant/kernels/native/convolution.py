@@ -10,7 +10,7 @@ from jquant.formulas.convolution_geometry import Geometry
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels.epilogue import Epilogue
 from jquant.kernels.native import product
-from jquant.kernels.native.epilogue import Fused, fused, nothing
+from jquant.kernels.native.epilogue import Fused, fused, nothing, takes_scales
 from jquant.kernels.native.shared_library import CONVOLUTION, require
 from jquant.kernels.zero_point import ZeroPoints
 
@@ -39,7 +39,7 @@ def convolution(
       NotImplementedError: the library cannot be used, or sizes are symbolic; an array is empty; there are more than 3
         spatial dimensions; or there is little to compute.
     """
-    require(CONVOLUTION, *input.shape, *filter.shape)
+    function = require(CONVOLUTION, *input.shape, *filter.shape)
     channels_last, windows = geometry.channels_last, geometry.windows
     input = geometry.arranged(input, channels_last=channels_last)
     batch, *space = input.shape[:-1] if channels_last else (input.shape[0], *input.shape[2:])
@@ -53,8 +53,14 @@ def convolution(
         output = _of_one_window(input, matrix, input_zero_point, filter_zero_point, epilogue, transposed=not filters_last)
         return geometry.restored(output.reshape(shape), channels_last=channels_last)
 
-    if batch * math.prod(counts) * filter.size < _FEWEST_MULTIPLICATIONS:
+    multiplications = batch * math.prod(counts) * filter.size
+    if multiplications < _FEWEST_MULTIPLICATIONS:
         raise NotImplementedError("implementation native leaves convolutions of few multiplications to XLA")
+    if not takes_scales(function, multiplications):
+        input_zero_point, filter_zero_point = (
+            None if point is None else point.astype(jnp.int32) for point in (input_zero_point, filter_zero_point)
+        )
+        epilogue = epilogues.prepared(epilogue)
 
     def by_filter(x: jax.Array) -> jax.Array:
         """An array of one element or one for each filter as an array of a batch of products, one for each group."""
@@ -66,9 +72,9 @@ def convolution(
     first = _fused(jax.tree.map(by_filter, epilogue), channels_last)
     points = (input_zero_point, filter_zero_point) if channels_last else (filter_zero_point, input_zero_point)
     named = zip(("a_zero_point", "b_zero_point"), points, strict=True)
-    named = {role: by_filter(point.astype(jnp.int32)) for role, point in named if point is not None}
+    named = {role: by_filter(point) for role, point in named if point is not None}
     named |= zip(first.roles, first.arrays, strict=True)
-    output = jax.ffi.ffi_call(CONVOLUTION, jax.ShapeDtypeStruct(shape, first.dtype))(
+    output = jax.ffi.ffi_call(function.target, jax.ShapeDtypeStruct(shape, first.dtype))(
         input,
         matrix,
         *named.values(),
@@ -102,7 +108,7 @@ def _of_one_window(
     def row(x: jax.Array) -> jax.Array:
         return x.reshape(1, x.size)
 
-    points = (None if point is None else row(point.astype(jnp.int32)) for point in (input_zero_point, filter_zero_point))
+    points = (None if point is None else row(point) for point in (input_zero_point, filter_zero_point))
     rows = input.reshape(input.shape[0], input.size // input.shape[0])
     return product.multiply(rows, matrix, ZeroPoints(*points), jax.tree.map(row, epilogue), transpose_b=transposed)
 

@@ -21,7 +21,7 @@ def quantize(x: jax.Array, axes: tuple[int, ...], symmetric: bool, dtype: np.dty
     Raises:
       NotImplementedError: the library cannot be used; the axes are not the last ones; or sizes are symbolic.
     """
-    require(DYNAMIC_QUANTIZE, *x.shape)
+    function = require(DYNAMIC_QUANTIZE, *x.shape)
     count = len(axes)
     if sorted(axes) != list(range(-count, 0)) or x.dtype not in _FLOATS:
         raise NotImplementedError("the library quantizes floats along their last axes")
@@ -29,7 +29,7 @@ def quantize(x: jax.Array, axes: tuple[int, ...], symmetric: bool, dtype: np.dty
     slices = math.prod(leading)
     types = [jax.ShapeDtypeStruct((slices, math.prod(x.shape[x.ndim - count :])), dtype)]
     types += [jax.ShapeDtypeStruct((slices,), each) for each in (np.float32, dtype)]
-    call = jax.ffi.ffi_call(DYNAMIC_QUANTIZE, types)
+    call = jax.ffi.ffi_call(function.target, types)
     values, scale, zero_point = call(x.reshape(types[0].shape), is_symmetric=symmetric, is_by_row=by_row)
     shape = (*leading, *(1,) * count) if by_row else leading
     return DynamicQuantizeOutput(values.reshape(x.shape), scale.reshape(shape), zero_point.reshape(shape))

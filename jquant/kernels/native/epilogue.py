@@ -6,7 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.kernels.epilogue import AddBias, Dequantize, Epilogue, Requantize, Scale, Step
+from jquant.arithmetic import exact
+from jquant.kernels import epilogue as epilogues
+from jquant.kernels.epilogue import AddBias, Dequantize, Epilogue, Requantize, Rescale, Scale, Step
+from jquant.kernels.native.shared_library import Function
 
 
 class Fused(NamedTuple):
@@ -25,6 +28,16 @@ class Fused(NamedTuple):
     rest: Epilogue
 
 
+# From so many multiplications on, XLA computes what a step needs first: with operations beside the call, a program runs in a
+# thread of XLA, and the caller need not wait for it.
+_FEWEST_TO_WAIT_FOR = 2**27
+
+
+def takes_scales(function: Function, multiplications: int) -> bool:
+    """Whether a call takes zero points of bytes, and the arrays of `Rescale`, as an operator was given them."""
+    return function.version > 1 and multiplications < _FEWEST_TO_WAIT_FOR
+
+
 def nothing(dtype: type, epilogue: Epilogue) -> Fused:
     """The library writes sums of `dtype`, and all steps follow."""
     return Fused((), (), np.dtype(dtype), epilogue)
@@ -37,6 +50,15 @@ def fused(epilogue: Epilogue) -> Fused:
     if steps and isinstance(steps[0], AddBias):
         named.append(("integer_bias", steps.pop(0).bias))
     dtype = np.dtype(np.int32)
+    if steps and isinstance(steps[0], Rescale):
+        if steps[0].output_scale is not None and _is_matrix(steps[0]):
+            steps[:1] = epilogues.prepared(steps[:1])
+        else:
+            step = steps.pop(0)
+            scales = ("row_scale", step.a_scale), ("column_scale", step.b_scale), ("output_scale", step.output_scale)
+            named += [(role, _widened(x)) for role, x in (*scales, ("float_bias", step.bias)) if x is not None]
+            named += [] if step.zero_point is None else [("zero_point", step.zero_point)]
+            dtype = jnp.dtype(step.dtype)
     if steps and isinstance(steps[0], Dequantize):
         step = steps.pop(0)
         named += [("row_scale", step.a_scale), ("column_scale", step.b_scale)]
@@ -58,6 +80,17 @@ def fused_scale(epilogue: Epilogue) -> Fused:
     step, rest = steps[0], steps[1:]
     named = [("row_scale", step.scale)] + ([] if step.bias is None else [("float_bias", step.bias)])
     return _fused(named, jnp.dtype(step.dtype), rest)
+
+
+def _is_matrix(step: Rescale) -> bool:
+    """Whether there is a multiplier for each row and column."""
+    shapes = (x.shape for x in (step.a_scale, step.b_scale, step.output_scale) if x is not None)
+    return 1 not in jnp.broadcast_shapes(*shapes)[-2:]
+
+
+def _widened(x: jax.Array) -> jax.Array:
+    """`x` in float32: a call reads what is stored, so that no seal is needed."""
+    return x if x.dtype == jnp.float32 else exact.widen(x)
 
 
 def _fused(named: list[tuple[str, jax.Array]], dtype: np.dtype, rest: list[Step]) -> Fused:

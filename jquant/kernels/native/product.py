@@ -1,6 +1,7 @@
 """The integer product by the library."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import numpy as np
 from jquant.kernels import epilogue as epilogues
 from jquant.kernels.batch import with_one_batch_axis
 from jquant.kernels.epilogue import Epilogue
-from jquant.kernels.native.epilogue import fused, nothing
+from jquant.kernels.native.epilogue import fused, nothing, takes_scales
 from jquant.kernels.native.shared_library import PRODUCT, require
 from jquant.kernels.zero_point import NO_ZERO_POINTS, ZeroPoints
 
@@ -27,10 +28,12 @@ def multiply(
     Raises:
       NotImplementedError: the library cannot be used, or sizes are symbolic.
     """
-    require(PRODUCT, *a.shape, *b.shape)
+    function = require(PRODUCT, *a.shape, *b.shape)
     m, n = a.shape[-2], b.shape[-2 if transpose_b else -1]
-    first = fused(epilogue)
     batch = _batch(a, b, zero_points)
+    if not takes_scales(function, math.prod((*batch, m, n, a.shape[-1]))):
+        zero_points, epilogue = zero_points.prepared(b.dtype), epilogues.prepared(epilogue)
+    first = fused(epilogue)
     # Not if jax.vmap maps nothing but the epilogue: the product would be computed for each of its arrays.
     if _batch(a, b, zero_points, first.arrays) != batch:
         first = nothing(np.int32, epilogue)
@@ -43,7 +46,7 @@ def multiply(
     named += zip(first.roles, of_steps, strict=True)
     named = [(role, array) for role, array in named if array is not None]
     shape = *jnp.broadcast_shapes(*(x.shape[:1] for x in (a, b, *(x for _, x in named)))), a.shape[1], n
-    call = jax.ffi.ffi_call(PRODUCT, jax.ShapeDtypeStruct(shape, first.dtype))
+    call = jax.ffi.ffi_call(function.target, jax.ShapeDtypeStruct(shape, first.dtype))
     arrays = [array for _, array in named]
     result = call(a, b, *arrays, depth_minor=transpose_b, roles=" ".join(role for role, _ in named))
     result = result.reshape(*batch, m, n)

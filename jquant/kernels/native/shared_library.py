@@ -3,9 +3,11 @@
 import ctypes
 import functools
 import importlib
+import itertools
 import os
 import threading
 import warnings
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +21,25 @@ BLOCK_PRODUCT = "jquant_block_product"
 WEIGHT_ONLY = "jquant_weight_only"
 CONVOLUTION = "jquant_convolution"
 DYNAMIC_QUANTIZE = "jquant_dynamic_quantize"
-_TARGETS = PRODUCT, BLOCK_PRODUCT, WEIGHT_ONLY, CONVOLUTION, DYNAMIC_QUANTIZE
+# Those that are known here.
+_VERSIONS = {
+    PRODUCT: (1, 2),
+    BLOCK_PRODUCT: (1,),
+    WEIGHT_ONLY: (1,),
+    CONVOLUTION: (1, 2),
+    DYNAMIC_QUANTIZE: (1,),
+}
+
+
+class Function(NamedTuple):
+    """A function of the library, registered with XLA."""
+
+    name: str
+    version: int
+
+    @property
+    def target(self) -> str:
+        return f"{self.name}.{self.version}"
 
 
 class Library(NamedTuple):
@@ -28,12 +48,18 @@ class Library(NamedTuple):
     Attributes:
       instruction_set: the name of the one that is used, or None if the library cannot be used.
       obstacle: why it cannot be used, or None.
-      targets: the names of the functions that it has: an older library lacks some.
+      functions: each in the newest version that is known here; an older library, or a newer one, lacks some.
     """
 
     instruction_set: str | None
     obstacle: str | None
-    targets: frozenset[str] = frozenset()
+    functions: tuple[Function, ...] = ()
+
+
+class _Listed(ctypes.Structure):
+    """`jquant_function` of native/include/jquant_native.h"""
+
+    _fields_ = (("name", ctypes.c_char_p), ("version", ctypes.c_int), ("handler", ctypes.c_void_p))
 
 
 _lock = threading.Lock()
@@ -56,31 +82,59 @@ def _load_once() -> Library:
             raise
         return Library(None, "the package jquant-native is not installed (pip install ./native)")
     try:
-        functions = ctypes.CDLL(str(package.LIBRARY))
-        functions.jquant_instruction_set.restype = ctypes.c_char_p
-        instruction_set = functions.jquant_instruction_set()
+        library = ctypes.CDLL(str(package.LIBRARY))
+        library.jquant_instruction_set.restype = ctypes.c_char_p
+        instruction_set = library.jquant_instruction_set()
         if instruction_set is None:
             raise OSError("JQUANT_NATIVE_ISA names no instruction set that this processor has")
-        known = frozenset(target for target in _TARGETS if hasattr(functions, target))
-        for target in known:
-            handler = jax.ffi.pycapsule(getattr(functions, target))
-            jax.ffi.register_ffi_target(target, handler, platform="cpu")
+        functions = tuple(map(_registered, _newest(_listed(library))))
     except Exception as error:  # of the loader, or of XLA if it refuses the library
         obstacle = f"jquant-native cannot be used: {error}"
         warnings.warn(f"{obstacle}; XLA's products take its place", stacklevel=2)
         return Library(None, obstacle)
-    return Library(instruction_set.decode(), None, known)
+    return Library(instruction_set.decode(), None, functions)
 
 
-def require(target: str, *sizes: Any) -> None:
-    """Raises `NotImplementedError` unless the library has a function, and can be used for arrays of these sizes."""
+def _newest(listed: Iterable[tuple[Function, Any]]) -> Iterable[tuple[Function, Any]]:
+    """One version of each function."""
+    by_version = sorted(listed, key=lambda each: each[0].version)
+    return {function.name: (function, handler) for function, handler in by_version}.values()
+
+
+def _registered(listed: tuple[Function, Any]) -> Function:
+    function, handler = listed
+    jax.ffi.register_ffi_target(function.target, jax.ffi.pycapsule(handler), platform="cpu")
+    return function
+
+
+def _listed(library: Any) -> Iterator[tuple[Function, Any]]:
+    """The functions that are known here, and their handlers. The first libraries had no list of them."""
+    if not hasattr(library, "jquant_functions"):
+        yield from ((Function(name, 1), getattr(library, name)) for name in _VERSIONS if hasattr(library, name))
+        return
+    library.jquant_functions.restype = ctypes.POINTER(_Listed)
+    for function in itertools.takewhile(lambda function: function.name, library.jquant_functions()):
+        name = function.name.decode()
+        if function.version in _VERSIONS.get(name, ()):
+            yield Function(name, function.version), ctypes.c_void_p(function.handler)
+
+
+def require(name: str, *sizes: Any) -> Function:
+    """The function of that name, in the newest version that is known here and to the library.
+
+    Raises:
+      NotImplementedError: the library has none, or cannot be used for arrays of these sizes.
+    """
     library = load()
     if library.obstacle is not None:
         raise NotImplementedError(f"implementation native: {library.obstacle}")
-    if target not in library.targets:
-        raise NotImplementedError(f"implementation native: this jquant-native has no {target}; install a newer one")
+    function = next((function for function in library.functions if function.name == name), None)
+    if function is None:
+        known = " or ".join(f"{name}.{version}" for version in _VERSIONS[name])
+        raise NotImplementedError(f"implementation native: this jquant-native has no {known}; install that of this jquant")
     if not all(isinstance(size, int) for size in sizes):
         raise NotImplementedError("implementation native does not support symbolic sizes")
+    return function
 
 
 def is_default() -> bool:

@@ -41,7 +41,7 @@ def matmul(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
       NotImplementedError: the library cannot be used; `dtype` is not float32; there are several matrices of weights, or a
         scale for each row of the weights; or sizes are symbolic.
     """
-    require(WEIGHT_ONLY, *a.shape, *(size for x in jax.tree.leaves(weights) for size in x.shape))
+    function = require(WEIGHT_ONLY, *a.shape, *(size for x in jax.tree.leaves(weights) for size in x.shape))
     one_matrix = as_one_matrix(a, weights)
     if dtype != jnp.float32 or one_matrix is None:
         raise NotImplementedError("implementation native needs float32 and a single matrix of weights")
@@ -49,7 +49,7 @@ def matmul(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
     of_weights = _operands(matrix)
     named = {"zero_point": of_weights.zero_point, "minimum": of_weights.minimum}
     named = {role: array for role, array in named.items() if array is not None}
-    call = jax.ffi.ffi_call(WEIGHT_ONLY, jax.ShapeDtypeStruct((rows.shape[0], of_weights.columns), jnp.float32))
+    call = jax.ffi.ffi_call(function.target, jax.ShapeDtypeStruct((rows.shape[0], of_weights.columns), jnp.float32))
     attributes = {name: np.int64(getattr(of_weights, name)) for name in ("bits", "block_size", "offset")}
     result = call(rows, of_weights.data, of_weights.scale, *named.values(), **attributes, roles=" ".join(named))
     return result.reshape(*a.shape[:-1], of_weights.columns)
