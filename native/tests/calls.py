@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -10,27 +11,45 @@ import jax.numpy as jnp
 import jquant_native
 import numpy as np
 
-PRODUCT, BLOCK_PRODUCT, CONVOLUTION = "jquant_product", "jquant_block_product", "jquant_convolution"
-WEIGHT_ONLY, DYNAMIC_QUANTIZE = "jquant_weight_only", "jquant_dynamic_quantize"
+# The targets of calls: the functions, each in its newest version.
+PRODUCT, BLOCK_PRODUCT, CONVOLUTION = "jquant_product.2", "jquant_block_product.1", "jquant_convolution.2"
+WEIGHT_ONLY, DYNAMIC_QUANTIZE = "jquant_weight_only.1", "jquant_dynamic_quantize.1"
 
 # The roles of the arrays of a call; there are also `block_sums` and `integer_bias`.
 ZERO_POINTS = ("a_zero_point", "b_zero_point")
 DEQUANTIZE = ("row_scale", "column_scale", "float_bias")
 REQUANTIZE = ("multiplier", "zero_point")
+RESCALE = ("row_scale", "column_scale", "output_scale", "zero_point")
 
 BYTES = (np.int8, np.uint8)
 FLOATS = (np.float32, np.float16, jnp.bfloat16)
 
 
+class _Function(ctypes.Structure):
+    _fields_ = (("name", ctypes.c_char_p), ("version", ctypes.c_int), ("handler", ctypes.c_void_p))
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    functions = ctypes.CDLL(str(jquant_native.LIBRARY))
+    functions.jquant_instruction_set.restype = ctypes.c_char_p
+    functions.jquant_functions.restype = ctypes.POINTER(_Function)
+    return functions
+
+
+def targets() -> dict[str, int]:
+    """The targets that the library lists, and the addresses of their handlers."""
+    listed = itertools.takewhile(lambda function: function.name, library().jquant_functions())
+    return {f"{function.name.decode()}.{function.version}": function.handler for function in listed}
+
+
 @functools.cache
 def instruction_set() -> str:
     """Loads the library, registers its functions with XLA, and returns the name of the instruction set that it uses."""
-    functions = ctypes.CDLL(str(jquant_native.LIBRARY))
-    functions.jquant_instruction_set.restype = ctypes.c_char_p
-    name = functions.jquant_instruction_set()
+    name = library().jquant_instruction_set()
     assert name is not None, "JQUANT_NATIVE_ISA names no instruction set that this processor has"
-    for target in (PRODUCT, BLOCK_PRODUCT, CONVOLUTION, WEIGHT_ONLY, DYNAMIC_QUANTIZE):
-        jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(functions, target)), platform="cpu")
+    for target, handler in targets().items():
+        jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(ctypes.c_void_p(handler)), platform="cpu")
     return name.decode()
 
 
@@ -95,14 +114,25 @@ def expected(call: Call) -> np.ndarray:
     """The result in NumPy. The sums of columns, which the library need not compute, are not looked at."""
     named = dict(zip(call.roles, call.arrays, strict=True))
     a = call.a.astype(np.int64) - named.get("a_zero_point", 0)
-    b = (call.b.swapaxes(1, 2) if call.depth_minor else call.b).astype(np.int64) - named.get("b_zero_point", 0)
+    b = (call.b.swapaxes(1, 2) if call.depth_minor else call.b).astype(np.int64) - b_zero_point(named, call.b.dtype)
     return completed(np.broadcast_to(a @ b, call.shape), named, call.dtype)
+
+
+def b_zero_point(named: dict[str, np.ndarray], b_dtype: np.dtype) -> np.ndarray | int:
+    """The zero point of B, which is less 128 where B holds unsigned integers less 128."""
+    zero_point = named.get("b_zero_point", np.int32(0))
+    is_shifted = (zero_point.dtype, b_dtype) == (np.uint8, np.int8)
+    return zero_point.astype(np.int64) - (128 if is_shifted else 0)
 
 
 def completed(total: np.ndarray, named: dict[str, np.ndarray], dtype: np.dtype) -> np.ndarray:
     """What the arrays with these names make of sums."""
     total = (total + named.get("integer_bias", 0)).astype(np.int32)
     with np.errstate(all="ignore"):
+        if "output_scale" in named:
+            scale = flushed(flushed(named["row_scale"]) * flushed(named["column_scale"]))
+            multiplier = flushed(scale / flushed(named["output_scale"]))
+            return _requantized(total, named | {"multiplier": multiplier}, dtype)
         if "row_scale" in named:
             return _dequantized(total, named, dtype)
         if "multiplier" in named:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import calls
 import draw
 import numpy as np
-from calls import BYTES, DEQUANTIZE, FLOATS, REQUANTIZE, ZERO_POINTS
+from calls import BYTES, DEQUANTIZE, FLOATS, REQUANTIZE, RESCALE, ZERO_POINTS
 
 ROLES = (*ZERO_POINTS, "integer_bias", *DEQUANTIZE, *REQUANTIZE)
 
@@ -80,7 +80,8 @@ def expected(call: ConvolutionCall) -> np.ndarray:
     filter = (call.filter.T if call.filters_last else call.filter).astype(np.int64)
     filter = filter.reshape(call.groups, call.filters // call.groups, of_group * elements)
     if of_filter in named:
-        filter = filter - (named[of_filter].swapaxes(1, 2) if call.channels_last else named[of_filter])
+        zero_point = calls.b_zero_point(named, call.filter.dtype).swapaxes(1, 2) if call.channels_last else named[of_filter]
+        filter = filter - zero_point
     if call.channels_last:
         filter = filter.reshape(*filter.shape[:2], elements, of_group).swapaxes(2, 3)
     filter = filter.reshape(*filter.shape[:2], of_group * elements)
@@ -148,12 +149,12 @@ def call(
 
     def array(role: str) -> np.ndarray:
         by_filter = (groups, 1, filters) if channels_last else (groups, filters, 1)
-        is_single = role in (of_image, "row_scale", "zero_point") or rng.integers(2)
+        is_single = role in (of_image, "row_scale", "output_scale", "zero_point") or rng.integers(2)
         values = draw.array(rng, role, (1, 1, 1) if is_single else by_filter, np.dtype(dtype))
         if role != of_image:
             return values
         limits = np.iinfo(image.dtype)
-        return rng.integers(limits.min, limits.max + 1, (1, 1, 1), np.int32)
+        return rng.integers(limits.min, limits.max + 1, (1, 1, 1), np.int32).astype(rng.choice([np.int32, image.dtype]))
 
     arrays = tuple(map(array, roles))
     return ConvolutionCall(image, filter, windows, groups, channels_last, filters_last, arrays, roles, np.dtype(dtype))
@@ -175,6 +176,7 @@ def any_call(rng: np.random.Generator, most_elements: int = 400) -> ConvolutionC
     choices = [((), np.int32)] * 2
     choices += [(DEQUANTIZE[: rng.integers(2, 4)], dtype) for dtype in FLOATS[:1]]
     choices += [(REQUANTIZE[: rng.integers(1, 3)], dtype) for dtype in BYTES]
+    choices += [(RESCALE[: rng.integers(3, 5)], dtype) for dtype in BYTES]
     scaling, dtype = choices[rng.integers(len(choices))]
     return call(
         rng,

@@ -14,7 +14,7 @@ def matrix(rng: np.random.Generator, shape: tuple[int, ...], dtype: type, only: 
 
 
 # The axes along which all elements share one of an array.
-_SHARED = {"a_zero_point": (2,), "b_zero_point": (1,), "row_scale": (2,), "zero_point": (2,)}
+_SHARED = {"a_zero_point": (2,), "b_zero_point": (1,), "row_scale": (2,), "output_scale": (2,), "zero_point": (2,)}
 
 
 def broadcast_shapes(role: str, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -32,10 +32,11 @@ def array(rng: np.random.Generator, role: str, shape: tuple[int, ...], dtype: np
     """The array with that role; `dtype` is that of the output."""
     if role == "zero_point":
         limits = np.iinfo(dtype)
-        return rng.integers(limits.min, limits.max + 1, shape, np.int32)
+        return rng.integers(limits.min, limits.max + 1, shape, np.int32).astype(rng.choice([np.int32, dtype]))
     if role in ("a_zero_point", "b_zero_point"):
-        return rng.integers(-128, 256, shape, np.int32)
+        least, beyond, own = ((-128, 256, np.int32), (-128, 128, np.int8), (0, 256, np.uint8))[rng.integers(3)]
+        return rng.integers(least, beyond, shape, own)
     if role == "integer_bias":
         return rng.integers(-(2**31), 2**31, shape, np.int32)
-    magnitude = {"row_scale": 2.0**-10, "column_scale": 2.0**-6, "float_bias": 4.0, "multiplier": 2.0**-9}[role]
-    return (rng.normal(size=shape) * magnitude).astype(np.float32)
+    magnitudes = {"row_scale": 2.0**-10, "column_scale": 2.0**-6, "float_bias": 4.0, "multiplier": 2.0**-9}
+    return (rng.normal(size=shape) * (magnitudes | {"output_scale": 2.0**-7})[role]).astype(np.float32)

@@ -5,12 +5,13 @@ Its parts also serve the other programs whose names begin with malformed.
 
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import draw
 import jax
 import jax.numpy as jnp
 import numpy as np
-from calls import BYTES, DEQUANTIZE, FLOATS, REQUANTIZE, ZERO_POINTS, Call, block_sums, check, instruction_set
+from calls import BYTES, DEQUANTIZE, FLOATS, REQUANTIZE, RESCALE, ZERO_POINTS, Call, block_sums, check, instruction_set
 
 TYPES = (
     np.int8,
@@ -26,7 +27,7 @@ TYPES = (
 )
 TYPES = (*TYPES, jnp.float8_e4m3fn, jnp.int4)
 INTEGER_ROLES = (*ZERO_POINTS, "block_sums", "integer_bias")
-ROLES = (*DEQUANTIZE, *REQUANTIZE, *INTEGER_ROLES)
+ROLES = (*DEQUANTIZE, *REQUANTIZE, "output_scale", *INTEGER_ROLES)
 
 
 class Raw:
@@ -56,6 +57,7 @@ def valid(rng: np.random.Generator) -> Call:
     choices = [((), np.int32)]
     choices += [(DEQUANTIZE[: rng.integers(2, 4)], dtype) for dtype in FLOATS]
     choices += [(REQUANTIZE[: rng.integers(1, 3)], dtype) for dtype in BYTES]
+    choices += [(RESCALE[: rng.integers(3, 5)], dtype) for dtype in BYTES]
     scaling, dtype = choices[rng.integers(len(choices))]
     roles = (*integer, *scaling)
     b_shape = (columns, depth) if depth_minor else (depth, columns)
@@ -94,6 +96,14 @@ def of_another_type(rng, array, allowed):
     return np.zeros(array.shape, np.dtype(types[rng.integers(len(types))]))
 
 
+def allowed_types(raw: Raw, index: int) -> tuple[Any, ...]:
+    if index < 2:
+        return BYTES
+    role, own = raw.roles[index - 2], raw.operands[index].dtype
+    by_role = dict.fromkeys(ZERO_POINTS, (np.int32, *BYTES)) | {"zero_point": (np.int32, raw.results[0][1])}
+    return by_role.get(role, (own,))
+
+
 MUTATIONS = []
 
 
@@ -118,8 +128,7 @@ def wrong_operand_rank(rng, raw):
 @mutation
 def wrong_operand_type(rng, raw):
     index = rng.integers(len(raw.operands))
-    allowed = BYTES if index < 2 else (raw.operands[index].dtype,)
-    raw.operands[index] = of_another_type(rng, raw.operands[index], allowed)
+    raw.operands[index] = of_another_type(rng, raw.operands[index], allowed_types(raw, index))
 
 
 @mutation
@@ -184,7 +193,7 @@ def too_many_roles(rng, raw):
 
 def _of_type(role):
     """An array that has the type which that role asks for."""
-    return np.zeros((1, 1, 1), np.float32 if role in (*DEQUANTIZE, "multiplier") else np.int32)
+    return np.zeros((1, 1, 1), np.float32 if role in (*DEQUANTIZE, "multiplier", "output_scale") else np.int32)
 
 
 @mutation
@@ -197,13 +206,14 @@ def repeated_role(rng, raw):
 @mutation
 def elements_of_the_other_axis(rng, raw):
     """One for each row where the columns may have one each, or the other way around."""
-    role = ("a_zero_point", "b_zero_point", "row_scale", "zero_point")[rng.integers(4)]
+    role = ("a_zero_point", "b_zero_point", "row_scale", "output_scale", "zero_point")[rng.integers(5)]
     (_, rows, columns), _ = raw.results[0]
-    scaling = {"row_scale": ["column_scale"], "zero_point": ["multiplier"]}.get(role, [])
+    scaling = {"row_scale": ["column_scale"], "output_scale": ["row_scale", "column_scale"], "zero_point": ["multiplier"]}
+    scaling = scaling.get(role, [])
     raw.roles = [role, *scaling]
     raw.operands[2:] = [_of_type(name) for name in raw.roles]
     raw.operands[2] = np.zeros((1, rows, 1) if role == "b_zero_point" else (1, 1, columns), raw.operands[2].dtype)
-    dtype = {"row_scale": np.float32, "zero_point": np.uint8}.get(role, np.int32)
+    dtype = {"row_scale": np.float32, "output_scale": np.uint8, "zero_point": np.uint8}.get(role, np.int32)
     raw.results[0] = raw.results[0][0], np.dtype(dtype)
 
 
@@ -225,6 +235,8 @@ def both_scalings(rng, raw):
 def half_of_a_scaling(rng, raw):
     choices = (["row_scale"], ["column_scale"], ["float_bias"], ["zero_point"], ["row_scale", "float_bias"])
     choices += (["row_scale", "multiplier"], ["multiplier", "float_bias"], ["row_scale", "column_scale", "zero_point"])
+    choices += (["output_scale"], ["row_scale", "output_scale"], ["column_scale", "output_scale"])
+    choices += (["multiplier", "output_scale"], ["row_scale", "column_scale", "output_scale", "float_bias"])
     raw.roles = choices[rng.integers(len(choices))]
     raw.operands[2:] = [_of_type(role) for role in raw.roles]
 

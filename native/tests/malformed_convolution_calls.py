@@ -5,9 +5,9 @@ import sys
 import convolution_calls
 import malformed_calls
 import numpy as np
-from calls import BYTES, DEQUANTIZE, FLOATS, REQUANTIZE, ZERO_POINTS
+from calls import BYTES, DEQUANTIZE, FLOATS, REQUANTIZE, RESCALE, ZERO_POINTS
 from convolution_calls import ConvolutionCall, Window, check
-from malformed_calls import of_another_size, of_another_type
+from malformed_calls import allowed_types, of_another_size, of_another_type
 
 MUTATIONS = [
     malformed_calls.wrong_operand_rank,
@@ -40,6 +40,7 @@ def valid(rng: np.random.Generator) -> ConvolutionCall:
     choices = [((), np.int32)]
     choices += [(DEQUANTIZE[: rng.integers(2, 4)], dtype) for dtype in FLOATS]
     choices += [(REQUANTIZE[: rng.integers(1, 3)], dtype) for dtype in BYTES]
+    choices += [(RESCALE[: rng.integers(3, 5)], dtype) for dtype in BYTES]
     scaling, dtype = choices[rng.integers(len(choices))]
     layout = convolution_calls.every_layout()[rng.integers(3)]
     if rng.integers(3) == 0:
@@ -71,8 +72,7 @@ def wrong_filters_or_batch_of_the_result(rng, raw):
 @mutation
 def wrong_operand_type(rng, raw):
     index = rng.integers(len(raw.operands))
-    allowed = BYTES if index < 2 else (raw.operands[index].dtype,)
-    raw.operands[index] = of_another_type(rng, raw.operands[index], allowed)
+    raw.operands[index] = of_another_type(rng, raw.operands[index], allowed_types(raw, index))
 
 
 @mutation
@@ -155,7 +155,7 @@ def block_sums(rng, raw):
 
 @mutation
 def wrong_attributes(rng, raw):
-    values = (None, 3, np.int8(1), 0.5, "True", np.zeros(3, np.float32), {"a": 1})
+    values = (None, -3, np.int8(1), 0.5, "True", np.zeros(3, np.float32), {"a": 1})
     names = ("channels_last", "filters_last", "groups", "roles", *_WINDOW_ATTRIBUTES)
     name, value = names[rng.integers(len(names))], values[rng.integers(len(values))]
     raw.attributes[name] = True if name == "roles" and isinstance(value, str) else value

@@ -6,7 +6,7 @@ import convolution_calls
 import draw
 import numpy as np
 import pytest
-from calls import BYTES, DEQUANTIZE, FLOATS, REQUANTIZE, ZERO_POINTS
+from calls import BYTES, DEQUANTIZE, FLOATS, REQUANTIZE, RESCALE, ZERO_POINTS
 from convolution_calls import Window, check
 
 THREE = Window(9, 3, padding=1, count=9)
@@ -50,6 +50,7 @@ def test_every_combination_of_roles(layout):
     rng = np.random.default_rng(3)
     scalings = [((), np.int32), *((DEQUANTIZE[:count], dtype) for count in (2, 3) for dtype in FLOATS)]
     scalings += [(REQUANTIZE[:count], dtype) for count in (1, 2) for dtype in BYTES]
+    scalings += [(RESCALE[:count], dtype) for count in (3, 4) for dtype in BYTES]
     integers = [roles for count in range(4) for roles in itertools.combinations((*ZERO_POINTS, "integer_bias"), count)]
     calls = []
     for (scaling, dtype), roles in itertools.product(scalings, integers):

@@ -5,7 +5,7 @@ import itertools
 import draw
 import numpy as np
 import pytest
-from calls import BYTES, DEQUANTIZE, FLOATS, REQUANTIZE, ZERO_POINTS, Call, block_sums, check
+from calls import BYTES, DEQUANTIZE, FLOATS, REQUANTIZE, RESCALE, ZERO_POINTS, Call, block_sums, check
 
 INTEGER_ROLES = [
     (),
@@ -21,6 +21,7 @@ SCALINGS = [
     ((), np.int32),
     *((DEQUANTIZE[:count], dtype) for count in (2, 3) for dtype in FLOATS),
     *((REQUANTIZE[:count], dtype) for count in (1, 2) for dtype in BYTES),
+    *((RESCALE[:count], dtype) for count in (3, 4) for dtype in BYTES),
 ]
 
 
@@ -50,6 +51,7 @@ def test_every_combination_of_roles(depth_minor, scaling, dtype):
         *((role, (*ZERO_POINTS, "integer_bias"), np.int32) for role in (*ZERO_POINTS, "integer_bias")),
         *((role, DEQUANTIZE, np.float32) for role in DEQUANTIZE),
         *((role, REQUANTIZE, np.uint8) for role in REQUANTIZE),
+        *((role, RESCALE, np.int8) for role in RESCALE),
     ],
 )
 def test_every_broadcast(role, roles, dtype):
@@ -118,6 +120,22 @@ def test_scales_are_multiplied_first():
     arrays = sums, scales.reshape(1, -1, 1), scales.reshape(1, 1, -1)
     for dtype in FLOATS:
         check(epilogue_alone((1, 10, 10), ("integer_bias", *DEQUANTIZE[:2]), arrays, dtype))
+
+
+@pytest.mark.parametrize("dtype", BYTES)
+def test_multipliers(dtype):
+    """Of scales of every magnitude: their product is rounded before it is divided, and may overflow, or vanish."""
+    rng = np.random.default_rng(8)
+    unusual = np.float32([1e-40, 1.2e-38, 1e-30, 1e-20, 1.0, 1e20, 1e30, 3e38, np.inf, np.nan, -2.0, 0.0, -0.0])
+    scales = np.concatenate([unusual, np.exp2(rng.uniform(-20, 0, 30)).astype(np.float32)])
+    sums = np.concatenate([rng.integers(-(2**20), 2**20, 50), [0, 1, -1, 2**31 - 1, -(2**31)]]).astype(np.int32)
+    roles, calls = ("integer_bias", *RESCALE[:3]), []
+    for output_scale in scales:
+        of_output = np.full((1, scales.size, 1), output_scale)
+        for sum in sums[:: 1 + rng.integers(9)]:
+            arrays = np.full((1, 1, 1), sum), scales.reshape(1, -1, 1), scales.reshape(1, 1, -1), of_output
+            calls.append(epilogue_alone((1, scales.size, scales.size), roles, arrays, dtype))
+    check(*calls[::3])
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
