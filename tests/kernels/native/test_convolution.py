@@ -135,7 +135,7 @@ def case_and_call(rng, rank, dtype):
     while case.is_product:
         case = random_convolutions.draw(rng, rank)
     zero_points, biases = (case.x_zero_point, case.w_zero_point), (case.integer_bias, case.float_bias)
-    scales = case.x_scale, case.w_scale, ScaleZeroPoint(case.y_scale, case.y_zero_point)
+    scales = case.x_scale, case.w_scale, ScaleZeroPoint(case.y_scale, case.y_zero_point.astype(dtype))
 
     def function(x, w, zero_points, biases, scales):
         integer_bias, float_bias = biases
@@ -145,7 +145,7 @@ def case_and_call(rng, rank, dtype):
             epilogue = () if integer_bias is None else (AddBias(integer_bias),)
             epilogue += (epilogues.requantize(x_scale, w_scale, output, dtype),)
         elif dtype != np.int32:
-            epilogue = (Dequantize(x_scale, w_scale, float_bias, dtype),)
+            epilogue = (epilogues.dequantize(x_scale, w_scale, float_bias, dtype),)
         return convolution(x, w, *zero_points, case.geometry, epilogue)
 
     return case, (function, (*case.arranged(), zero_points, biases, scales))

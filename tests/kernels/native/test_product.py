@@ -11,6 +11,7 @@ from jax import export, lax
 from support.native import requires_native
 
 import jquant
+from jquant.kernels.native import epilogue as native_epilogue
 from jquant.kernels.native import shared_library
 from jquant.modes import Implementation
 
@@ -206,25 +207,73 @@ def test_exported_programs_take_xlas_product():
     np.testing.assert_array_equal(program.call(a, b, az), multiply("xla")(a, b, az))
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_each_operator_is_one_call(monkeypatch, packed):
-    """And there is too little left for XLA to compute in its program's own thread."""
-    monkeypatch.setattr(shared_library, "is_default", lambda: True)  # also where processors have tiles of int8
-    a = jax.ShapeDtypeStruct((1, 512), jnp.uint8)
-    b = jax.ShapeDtypeStruct((512, 512), jnp.int8)
-    if packed:
-        b = jax.eval_shape(jquant.pack_matrix, b, jax.ShapeDtypeStruct((), jnp.int8))
-    az = jax.ShapeDtypeStruct((), jnp.uint8)
-    operators = [
-        lambda a, b, az: jquant.matmul_integer(a, b, az),
-        lambda a, b, az: jquant.matmul_integer_to_float(a, 0.5, az, b, 0.25, None),
-        lambda a, b, az: jquant.quantized_linear_matmul(a, 0.5, az, b, 0.25, None, 0.5, az, output_dtype=jnp.uint8),
-    ]
+def scaled(a, b, az, bz, scales):
+    """The operators that scale a product: to floats with a bias, and to 8 bits."""
+    a_scale, b_scale, output_scale, bias = scales
+    options = {"output_dtype": jnp.uint8, "implementation": "native"}
+    to_float = jquant.matmul_integer_to_float(a, a_scale, az, b, b_scale, bz, bias, implementation="native")
+    return to_float, jquant.quantized_linear_matmul(a, a_scale, az, b, b_scale, bz, output_scale, az, **options)
+
+
+def scales(rng, m, n):
+    of_columns, of_rows = rng.uniform(0.1, 1, n).astype(np.float32), rng.uniform(9, 99, m).astype(np.float32)
+    return np.float32(0.5), of_columns, of_rows if m > 1 else of_rows[0], np.ones((1, n), np.float32)
+
+
+@pytest.mark.parametrize("are_constants", [False, True])
+@pytest.mark.parametrize("b_dtype", [None, *BYTES])
+def test_each_operator_is_one_call(are_constants, b_dtype):
+    """XLA computes nothing beside it, and so runs the program in its caller's thread. Packed weights have a dtype here."""
+    rng = np.random.default_rng(8)
+    a, az = integers(rng, (5, 64), np.uint8), integers(rng, (), np.uint8)
+    b, bz = integers(rng, (64, 40), b_dtype or np.int8), integers(rng, (40,), b_dtype or np.int8)
+    if b_dtype is not None:
+        b, bz = jquant.pack_matrix(b, bz), None
+    operands = b, az, bz, scales(rng, 1, 40)
+    operators = [lambda a, *rest: jquant.matmul_integer(a, rest[0], rest[1], rest[2], implementation="native")]
+    operators += [lambda a, *rest, index=index: scaled(a, *rest)[index] for index in (0, 1)]
     for operator in operators:
-        lowered = jax.jit(operator).lower(a, b, az)
-        text = lowered.as_text()
-        assert text.count("custom_call") == text.count(CALL) == 1
-        assert "dot_general" not in text
-        assert "reduce" not in text
-        # The limit above which XLA:CPU hands a program to another thread.
-        assert lowered.compile().cost_analysis().get("flops", 0) < 1000
+        if are_constants:
+            lowered = jax.jit(lambda a, operator=operator: operator(a, *operands)).lower(a)
+        else:
+            lowered = jax.jit(operator).lower(a, *operands)
+        text = lowered.compile().as_text()
+        assert text.count("custom_call_target=") == lowered.as_text().count(CALL) == 1
+        assert "fusion(" not in text
+        assert lowered.compile().cost_analysis().get("flops", 0) < 1000  # above that, XLA takes another thread
+
+
+def test_a_multiplier_for_each_row_and_column():
+    """XLA's, as M * N of them would take a call longer than the product."""
+    rng = np.random.default_rng(9)
+    a, b, az, bz = integers(rng, (5, 64), np.uint8), integers(rng, (64, 40), np.int8), np.uint8(3), np.int8(-7)
+    program = jax.jit(lambda *operands: scaled(*operands)[1]).lower(a, b, az, bz, scales(rng, 5, 40))
+    assert program.as_text().count(CALL) == 1
+    assert "divide" in program.as_text()
+
+
+def test_large_products_run_beside_their_caller(monkeypatch):
+    """What their steps need first is XLA's: the program is more than a call, so that another thread runs it."""
+    rng = np.random.default_rng(10)
+    operands = integers(rng, (5, 64), np.uint8), integers(rng, (64, 40), np.int8), np.uint8(3), np.int8(-7)
+    operands = *operands, scales(rng, 1, 40)
+    small = jax.jit(scaled).lower(*operands).compile()
+    monkeypatch.setattr(native_epilogue, "_FEWEST_TO_WAIT_FOR", 5 * 64 * 40)
+    large = jax.jit(lambda *operands: scaled(*operands)).lower(*operands).compile()
+    assert "fusion(" in large.as_text()
+    for one, other in zip(small(*operands), large(*operands), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_library_of_an_earlier_version(monkeypatch):
+    """It takes no scales; XLA computes the multipliers."""
+    rng = np.random.default_rng(11)
+    operands = integers(rng, (5, 64), np.uint8), integers(rng, (64, 40), np.int8), np.uint8(3), np.int8(-7)
+    operands = *operands, scales(rng, 1, 40)
+    expected = jax.jit(scaled)(*operands)
+    monkeypatch.setattr(shared_library, "_load_once", functools.cache(shared_library._load_once.__wrapped__))
+    monkeypatch.setitem(shared_library._VERSIONS, shared_library.PRODUCT, (1,))
+    program = jax.jit(lambda *operands: scaled(*operands)).lower(*operands)
+    assert program.as_text().count(f"{CALL}.1") == 2
+    for one, other in zip(program.compile()(*operands), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
