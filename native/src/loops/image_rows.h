@@ -7,6 +7,7 @@ namespace jquant {
 namespace JQUANT_NAMESPACE {
 
 typedef uint8_t Sixteen __attribute__((vector_size(16)));
+typedef uint8_t Eight __attribute__((vector_size(8)));
 
 // Writes so many bytes by as few stores of vectors and words as possible, without calling a function: `part(vector, i)` is a
 // vector, or a word, of the bytes from `i` on. Nothing beyond the last is asked for, but some bytes may be written twice.
@@ -42,14 +43,30 @@ JQUANT_INLINE void fill_bytes(char* target, uint8_t value, int64_t count) {
   });
 }
 
+// Every second byte, from the first to the last of those that are wanted and not beyond.
+JQUANT_INLINE Sixteen every_second_byte(Sixteen, const char* source) {
+  const Sixteen low = load<Sixteen>(source), high = load<Sixteen>(source + sizeof(Sixteen) - 1);
+  return __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, 31);
+}
+JQUANT_INLINE Eight every_second_byte(Eight, const char* source) {
+  const Eight low = load<Eight>(source), high = load<Eight>(source + sizeof(Eight) - 1);
+  return __builtin_shufflevector(low, high, 0, 2, 4, 6, 9, 11, 13, 15);
+}
+
+// The last vector may have bytes of the one before: a byte at a time would take as long as the rest.
 JQUANT_INLINE void copy_every_second_byte(char* target, const char* source, int64_t count) {
-  constexpr int64_t kSize = sizeof(Sixteen);
-  int64_t i = 0;
-  for (; i + kSize <= count; i += kSize) {
-    const Sixteen low = load<Sixteen>(source + 2 * i), high = load<Sixteen>(source + 2 * i + kSize - 1);
-    store(target + i, __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, 31));
+  const auto copy = [=](auto vector) {
+    constexpr int64_t kSize = sizeof(vector);
+    for (int64_t i = 0; i + kSize < count; i += kSize) store(target + i, every_second_byte(vector, source + 2 * i));
+    store(target + count - kSize, every_second_byte(vector, source + 2 * (count - kSize)));
+  };
+  if (count >= 16) {
+    copy(Sixteen{});
+  } else if (count >= 8) {
+    copy(Eight{});
+  } else {
+    for (int64_t i = 0; i < count; ++i) target[i] = source[2 * i];
   }
-  for (; i < count; ++i) target[i] = source[2 * i];
 }
 
 // Pixels of an image, a row of them, `step` apart; there may be padding before and after them.
