@@ -106,8 +106,8 @@ class Scale:
     """``fl(value * scale)`` of float32, and ``fl(... + bias)``, rounded once more to `dtype`.
 
     Attributes:
-      scale: float32, of shape (..., M, 1) or (..., 1, 1).
-      bias: float32, of a shape that broadcasts to (..., M, N), or None.
+      scale: floats, of shape (..., M, 1) or (..., 1, 1).
+      bias: floats, of a shape that broadcasts to (..., M, N), or None.
       dtype: float32, float16 or bfloat16.
     """
 
@@ -116,8 +116,8 @@ class Scale:
     dtype: np.dtype = dataclasses.field(metadata={"static": True})
 
     def __call__(self, value: jax.Array) -> jax.Array:
-        scaled = exact.product(value, self.scale)
-        return exact.narrow(scaled if self.bias is None else exact.sum(scaled, self.bias), self.dtype)
+        scaled = exact.product(value, exact.widen(self.scale))
+        return exact.narrow(scaled if self.bias is None else exact.sum(scaled, exact.widen(self.bias)), self.dtype)
 
 
 @jax.tree_util.register_dataclass

@@ -46,7 +46,7 @@ def _fusible(epilogue: Epilogue) -> Iterator[Step]:
             case Dequantize(a_scale, b_scale, bias, dtype) if not _is_matrix(a_scale, b_scale):
                 yield _scaled(exact.product(a_scale, b_scale), bias, dtype)
             case Scale(scale, bias, dtype):
-                yield _scaled(scale, bias, dtype)
+                yield _scaled(exact.widen(scale), None if bias is None else exact.widen(bias), dtype)
             case Requantize(multiplier, zero_point, dtype) if not _is_matrix(multiplier, zero_point):
                 yield _requantized(multiplier, zero_point, dtype)
             case _:

@@ -20,7 +20,6 @@ from jquant.arguments.naming import Operator
 from jquant.arguments.operands import FLOAT32
 from jquant.arguments.products import BATCH, product_shape, require_packed_as
 from jquant.arguments.statics import float_data_type
-from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import to_rank
 from jquant.errors import DescriptorError
 from jquant.kernels.block_dot import block_dot
@@ -65,8 +64,8 @@ def _block_scaled_matmul(
     implementation: Implementation | None,
 ) -> jax.Array:
     rank = max(a.values.ndim, b.ndim)
-    bias = None if bias is None else to_rank(exact.widen(bias), rank)
-    a_scale, a_zero_point = _column(exact.widen(a.scale), rank), a.zero_point
+    bias = None if bias is None else to_rank(bias, rank)
+    a_scale, a_zero_point = _column(a.scale, rank), a.zero_point
     a_zero_point = None if a_zero_point is None else _column(a_zero_point, rank)
     epilogue = (Scale(a_scale, bias, output_dtype),)
     values, b = jax.tree.map(functools.partial(to_rank, rank=rank), (a.values, b))

@@ -19,8 +19,9 @@ from jquant.arithmetic import exact
 from jquant.arithmetic.broadcasting import to_rank
 from jquant.arithmetic.straight_through import straight_through
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
-from jquant.formulas import affine, symmetric
+from jquant.formulas import affine
 from jquant.formulas.dot_dimensions import DotDimensions, free, matrices, reshaped
+from jquant.kernels import dynamic_quantization
 from jquant.kernels.epilogue import Dequantize
 from jquant.kernels.integer_dot import integer_dot
 from jquant.lowering.formula import formula
@@ -55,7 +56,8 @@ class _Product(NamedTuple):
 def _quantized(x: jax.Array, contracting: Sequence[int], scales: ScaleGranularity) -> Quantized:
     """`x` in symmetric int8, with a scale of the rank of `x`."""
     axes = contracting if scales is ScaleGranularity.PER_CHANNEL else range(x.ndim)
-    return symmetric.quantized(lax.stop_gradient(x), axes, _INT8)
+    integers, scale, _ = dynamic_quantization.quantize(lax.stop_gradient(x), None, (*axes,), True, _INT8)
+    return Quantized(integers, scale, None)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))

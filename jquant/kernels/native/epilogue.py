@@ -78,7 +78,8 @@ def fused_scale(epilogue: Epilogue) -> Fused:
         return nothing(np.float32, epilogue)
     steps: list[Any] = list(epilogue)
     step, rest = steps[0], steps[1:]
-    named = [("row_scale", step.scale)] + ([] if step.bias is None else [("float_bias", step.bias)])
+    scales = ("row_scale", step.scale), ("float_bias", step.bias)
+    named = [(role, _widened(x)) for role, x in scales if x is not None]
     return _fused(named, jnp.dtype(step.dtype), rest)
 
 
