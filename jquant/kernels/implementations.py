@@ -5,8 +5,8 @@ import importlib
 import warnings
 from collections.abc import Callable, Mapping
 from types import ModuleType
+from typing import Any
 
-import jax
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
@@ -60,7 +60,7 @@ def warn_of_partitioning(implementation: Implementation, where: str) -> None:
     )
 
 
-def unless_declined(kernel: Callable[..., jax.Array], otherwise: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+def unless_declined(kernel: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
     """`kernel`, or `otherwise` if the kernel raises `NotImplementedError`."""
 
     def function(*operands, **parameters):

@@ -45,8 +45,8 @@ class ZeroPoints:
     def prepared(self, b_dtype: np.dtype) -> "ZeroPoints":
         """All in int32, for a B of `b_dtype`."""
         a, b = (None if x is None else x.astype(jnp.int32) for x in (self.a, self.b))
-        if b is not None and (self.b.dtype, b_dtype) == (jnp.uint8, jnp.int8):
-            b = b - 128
+        if self.b is not None and (self.b.dtype, b_dtype) == (jnp.uint8, jnp.int8):
+            b = shifted(self.b, jnp.dtype(jnp.uint8), self.b.ndim)
         return ZeroPoints(a, b, self.block_sums)
 
 

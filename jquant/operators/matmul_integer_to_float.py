@@ -13,7 +13,7 @@ from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.naming import Operator, message
 from jquant.arguments.products import BATCH, product_shape, quantized_weights, with_more_dimensions
 from jquant.arithmetic.broadcasting import to_rank
-from jquant.kernels.epilogue import as_column, as_row, dequantize
+from jquant.kernels.epilogue import Dequantize, Step, as_column, as_row, dequantize, prepared
 from jquant.kernels.float_rows import FloatRows
 from jquant.kernels.matmul import matmul
 from jquant.lowering.formula import formula
@@ -62,10 +62,11 @@ def _matmul_integer_to_float(
 ) -> jax.Array:
     rank = max(a.values.ndim, b.values.ndim)
     bias = None if bias is None else to_rank(bias, rank)
-    step = dequantize(as_column(a.scale, rank), as_row(b.scale, rank), bias, output_dtype)
+    step: Step = dequantize(as_column(a.scale, rank), as_row(b.scale, rank), bias, output_dtype)
     left = a.values
     if jnp.issubdtype(left.dtype, jnp.floating):
-        step = step.prepared()
+        (step,) = prepared((step,))
+        assert isinstance(step, Dequantize)
         left = FloatRows(left, step.a_scale)
     return matmul(left, b.values, a.zero_point, b.zero_point, (step,), implementation=implementation)
 

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jquant.arithmetic import exact
-from jquant.kernels import epilogue as epilogues
 from jquant.kernels.epilogue import AddBias, Dequantize, Epilogue, Requantize, Rescale, Scale, Step
 from jquant.kernels.native.shared_library import Function
 
@@ -52,7 +51,7 @@ def fused(epilogue: Epilogue) -> Fused:
     dtype = np.dtype(np.int32)
     if steps and isinstance(steps[0], Rescale):
         if steps[0].output_scale is not None and _is_matrix(steps[0]):
-            steps[:1] = epilogues.prepared(steps[:1])
+            steps[0] = steps[0].prepared()
         else:
             step = steps.pop(0)
             scales = ("row_scale", step.a_scale), ("column_scale", step.b_scale), ("output_scale", step.output_scale)
