@@ -4,13 +4,13 @@
 #include "loops.h"
 #include "xla/ffi/api/c_api.h"
 
-#define JQUANT_DECLARE(name) extern "C" XLA_FFI_Error* name(XLA_FFI_CallFrame* frame)
-
-JQUANT_DECLARE(jquant_block_product);
-JQUANT_DECLARE(jquant_convolution);
-JQUANT_DECLARE(jquant_dynamic_quantize);
-JQUANT_DECLARE(jquant_product);
-JQUANT_DECLARE(jquant_weight_only);
+extern "C" {
+XLA_FFI_Error* jquant_block_product(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* jquant_convolution(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* jquant_dynamic_quantize(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* jquant_product(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* jquant_weight_only(XLA_FFI_CallFrame* frame);
+}
 
 const jquant_function* jquant_functions() {
   // Version 2 of a product or a convolution also takes an output_scale, and zero points of bytes.

@@ -36,8 +36,9 @@ ffi::Error read_integers(std::string_view role, const ffi::AnyBuffer& array, con
   ffi::Error error = read_array(role, array, type, sizes, target);
   if (error.failure() || type == ffi::DataType::S32) return error;
   const void* bytes = target.data;
-  int32_t* integers = allocated<int32_t>(target, sizes_of(target, sizes), memory);
-  const auto count = static_cast<int64_t>(array.element_count());
+  const Sizes own = sizes_of(target, sizes);
+  const int64_t count = own.batch * own.rows * own.columns;
+  int32_t* integers = allocated<int32_t>(target, own, memory);
   if (type == ffi::DataType::U8) {
     widen(static_cast<const uint8_t*>(bytes), count, shift_of_unsigned, integers);
   } else {
