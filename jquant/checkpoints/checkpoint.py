@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jquant.checkpoints import compressed_tensors, gguf_files, gptq, safetensors_files
+from jquant.checkpoints import compressed_tensors, gguf_files, gguf_weights, gptq, safetensors_files
 from jquant.checkpoints.diagnostics import Warnings, refuse
 from jquant.checkpoints.entry import Entry, array_entry
 from jquant.checkpoints.stored_tensor import StoredTensor
@@ -87,10 +87,7 @@ class Checkpoint(Mapping[str, np.ndarray | QuantizedWeight]):
         values = {}
         with _progress_bar(sum(entry.nbytes for entry in self._entries.values()), progress) as bar:
             for name, entry in self._entries.items():
-                value = entry.read()
-                if pack and isinstance(value, QuantizedWeight) and value.packable:
-                    value = value.pack()
-                values[name] = value
+                values[name] = entry.read_packed() if pack else entry.read()
                 if bar is not None:
                     bar.update(entry.nbytes)
         return values
@@ -174,7 +171,7 @@ def load(path: str | os.PathLike[str], *, quantization_config: Mapping[str, Any]
         raise FileNotFoundError(f"{path} does not exist")
     if len(files) == 1 and _begins_with(files[0], gguf_files.MAGIC):
         tensors, metadata = gguf_files.read_header(files[0])
-        return Checkpoint(path, {name: gguf_files.entry(tensor) for name, tensor in tensors.items()}, metadata)
+        return Checkpoint(path, {name: gguf_weights.entry(tensor) for name, tensor in tensors.items()}, metadata)
     warn = Warnings()
     tensors, metadata = _safetensors(files, weight_map, warn)
     config = _quantization_config(folder) if quantization_config is None else quantization_config

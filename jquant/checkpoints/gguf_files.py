@@ -1,11 +1,11 @@
-"""The header of a GGUF file, every part of which is checked, and the weights in its tensors.
+"""The header of a GGUF file, every part of which is checked.
 
 The reader of the package gguf trusts the number of elements that a broken file declares.
 """
 
 import struct
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
@@ -14,9 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from jquant.checkpoints.diagnostics import refuse
-from jquant.checkpoints.entry import Entry, array_entry
 from jquant.checkpoints.stored_tensor import StoredTensor, check_offsets, check_shape
-from jquant.checkpoints.weight import QuantizedWeight
 
 MAGIC = b"GGUF"
 _MAX_NAME_LENGTH = 65535
@@ -25,13 +23,13 @@ _MAX_RANK = 4
 _MAX_DEPTH = 32  # of arrays in arrays of metadata: the format has no limit, but a recursive reader needs one
 _STRING, _ARRAY = 8, 9
 _SCALARS: Mapping[int, str] = dict(enumerate("BbHhIif?__Qqd"))  # the codes of the module struct, by type number
-_UNQUANTIZED: Mapping[str, Any] = {
+UNQUANTIZED: Mapping[str, Any] = {
     **{"F32": "<f4", "F16": "<f2", "BF16": ml_dtypes.bfloat16, "F64": "<f8"},
     **{"I8": np.int8, "I16": "<i2", "I32": "<i4", "I64": "<i8"},
 }
 
 
-def _package() -> ModuleType:
+def package() -> ModuleType:
     """The package gguf, for its types, their block sizes, and its dequantization.
 
     Raises:
@@ -110,7 +108,7 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
       CheckpointError: the file is not valid.
       ModuleNotFoundError: the package gguf is not installed.
     """
-    _package()
+    package()
     size = path.stat().st_size
     with path.open("rb") as file:
         header = _Header(path, file, size)
@@ -155,7 +153,7 @@ def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, Any]]:
 
 
 def _tensor(path: Path, name: str, shape: tuple[int, ...], type_number: int, offset: int) -> StoredTensor:
-    gguf = _package()
+    gguf = package()
     try:
         tensor_type = gguf.GGMLQuantizationType(type_number)
         block, itemsize = gguf.GGML_QUANT_SIZES[tensor_type]
@@ -163,97 +161,10 @@ def _tensor(path: Path, name: str, shape: tuple[int, ...], type_number: int, off
         refuse(path, name, f"has type {type_number}, which the package gguf does not know")
     type_name = tensor_type.name
     check_shape(path, name, shape, itemsize)
-    if type_name in _UNQUANTIZED:
-        dtype = np.dtype(_UNQUANTIZED[type_name])
+    if type_name in UNQUANTIZED:
+        dtype = np.dtype(UNQUANTIZED[type_name])
     elif not shape or 0 in shape or shape[-1] % block:
         refuse(path, name, f"has shape {shape}; rows of {type_name} consist of blocks of {block}, and must not be empty")
     else:
         dtype, shape = np.dtype(np.uint8), (*shape[:-1], shape[-1] // block * itemsize)
     return StoredTensor(path=path, name=name, dtype=dtype, shape=shape, offset=offset, type_name=type_name)
-
-
-def entry(tensor: StoredTensor) -> Entry:
-    """A tensor as an array if it is not quantized, as a weight if its blocks are simple, and dequantized otherwise."""
-    if tensor.type_name in _UNQUANTIZED:
-        return array_entry(tensor)
-    if tensor.type_name in _BLOCKS and len(tensor.shape) >= 2:
-        return Entry(kind=tensor.type_name, nbytes=tensor.nbytes, read=lambda: _weight(tensor))
-
-    def read() -> np.ndarray:
-        gguf = _package()
-        try:
-            with np.errstate(all="ignore"):
-                return gguf.quants.dequantize(tensor.read(), gguf.GGMLQuantizationType[tensor.type_name])
-        except NotImplementedError:
-            tensor.refuse(f"is {tensor.type_name}, which the package gguf does not dequantize")
-
-    return Entry(kind=f"{tensor.type_name}, dequantized to float32", nbytes=tensor.nbytes, read=read)
-
-
-def _weight(tensor: StoredTensor) -> QuantizedWeight:
-    gguf = _package()
-    _, itemsize = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[tensor.type_name]]
-    data = tensor.read()
-    blocks = data.reshape(*data.shape[:-1], data.shape[-1] // itemsize, itemsize)
-    values, scale, minimum = _BLOCKS[tensor.type_name](blocks)
-
-    def transposed(array: np.ndarray) -> np.ndarray:
-        return np.ascontiguousarray(array.swapaxes(-1, -2))
-
-    return QuantizedWeight(
-        values=transposed(values.reshape(*data.shape[:-1], -1)),
-        scale=transposed(scale),
-        zero_point=None,
-        minimum=None if minimum is None else transposed(minimum),
-        permutation=None,
-        block_size=32,
-        dequantized_dtype="float32",
-    )
-
-
-_Parts = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # values (..., G, 32); scale and minimum, float16 (..., G)
-
-
-def _float(blocks: np.ndarray, offset: int) -> np.ndarray:
-    """The float16 at a byte offset of each block."""
-    return np.ascontiguousarray(blocks[..., offset : offset + 2]).view("<f2")[..., 0].astype(np.float16)
-
-
-def _nibbles(data: np.ndarray) -> np.ndarray:
-    """The 32 integers in 16 bytes: first those in the lower halves, then those in the upper halves."""
-    return np.concatenate([data & 15, data >> 4], axis=-1)
-
-
-def _fifth_bits(data: np.ndarray) -> np.ndarray:
-    return np.unpackbits(data, axis=-1, bitorder="little") << 4
-
-
-def _q8_0(blocks: np.ndarray) -> _Parts:
-    return blocks[..., 2:].view(np.int8), _float(blocks, 0), None
-
-
-def _q4_0(blocks: np.ndarray) -> _Parts:
-    return (_nibbles(blocks[..., 2:]).astype(np.int8) - np.int8(8)).astype(ml_dtypes.int4), _float(blocks, 0), None
-
-
-def _q4_1(blocks: np.ndarray) -> _Parts:
-    return _nibbles(blocks[..., 4:]).astype(ml_dtypes.uint4), _float(blocks, 0), _float(blocks, 2)
-
-
-def _q5_0(blocks: np.ndarray) -> _Parts:
-    values = _nibbles(blocks[..., 6:]) | _fifth_bits(blocks[..., 2:6])
-    return values.astype(np.int8) - np.int8(16), _float(blocks, 0), None
-
-
-def _q5_1(blocks: np.ndarray) -> _Parts:
-    values = _nibbles(blocks[..., 8:]) | _fifth_bits(blocks[..., 4:8])
-    return values.astype(np.int8), _float(blocks, 0), _float(blocks, 2)
-
-
-_BLOCKS: Mapping[str, Callable[[np.ndarray], _Parts]] = {
-    "Q8_0": _q8_0,
-    "Q4_0": _q4_0,
-    "Q4_1": _q4_1,
-    "Q5_0": _q5_0,
-    "Q5_1": _q5_1,
-}

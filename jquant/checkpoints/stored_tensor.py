@@ -52,6 +52,12 @@ class StoredTensor:
             refuse(self.path, self.name, f"has {elements.size} of {size} elements in the file: the file has become shorter")
         return elements.astype(self.dtype.newbyteorder("="), copy=False).reshape(self.shape)
 
+    def rows(self, first: int, count: int) -> "StoredTensor":
+        """Some rows of it, whatever the dimensions in front of the last one, as a matrix."""
+        columns = self.shape[-1]
+        offset = self.offset + first * columns * self.dtype.itemsize
+        return dataclasses.replace(self, shape=(count, columns), offset=offset)
+
     def refuse(self, reason: str):
         """Raises a `CheckpointError` about this tensor."""
         refuse(self.path, self.name, reason)

@@ -43,11 +43,11 @@ class QuantizedWeight:
     A pytree of arrays.
 
     Attributes:
-      values: int4, uint4, int8 or uint8 (2-bit integers are held in 4 bits, 5-bit ones in 8), or 8-bit floats, of shape
-        (..., K, N).
+      values: int4, uint4, int8 or uint8 (2- and 3-bit integers are held in 4 bits, 5- and 6-bit ones in 8; floats of 4 bits
+        are twice as large in int8, and their scales half as large), or 8-bit floats, of shape (..., K, N).
       scale: of shape (..., G, N) or (..., G, 1), for G blocks of rows, and of the dtype in the file.
       zero_point: None for 0, or of the shape of the scale and the dtype of the values.
-      minimum: None, or of the shape and dtype of the scale: Q4_1 and Q5_1 of GGUF have it instead of a zero point.
+      minimum: None, or of the shape and dtype of the scale: some types of GGUF have it instead of a zero point.
       permutation: None, or int32 of shape (K,): the row of the weight that each row of `values` holds. It makes the blocks
         of an activation order contiguous.
       block_size: the number of rows in a block. The last block may be shorter.

@@ -1,4 +1,4 @@
-"""GGUF files: the same values as the package gguf dequantizes, metadata, and invalid files."""
+"""GGUF files: arrays, metadata, and invalid files."""
 
 import contextlib
 import struct
@@ -14,76 +14,9 @@ gguf = pytest.importorskip("gguf", reason="gguf is not installed (extra: checkpo
 from gguf import GGMLQuantizationType as Type  # noqa: E402
 
 import jquant.checkpoints  # noqa: E402
-from jquant.checkpoints import CheckpointError, QuantizedWeight  # noqa: E402
+from jquant.checkpoints import CheckpointError  # noqa: E402
 
-BLOCKS = {Type.Q8_0: "int8", Type.Q4_0: "int4", Type.Q4_1: "uint4", Type.Q5_0: "int8", Type.Q5_1: "int8"}
-OTHERS = sorted(type_ for type_ in gguf.quants._type_traits if type_ not in BLOCKS and gguf.GGML_QUANT_SIZES[type_][0] > 1)
-
-
-def write(path, tensors, *, endianness=None, **keys):
-    """Writes a file. `tensors`: arrays, or pairs of bytes and their type, by name; `keys`: metadata."""
-    writer = gguf.GGUFWriter(path, "test", **({} if endianness is None else {"endianess": endianness}))
-    for name, value in keys.items():
-        add = {str: writer.add_string, int: writer.add_uint32}.get(type(value), writer.add_array)
-        add(name, value)
-    for name, value in tensors.items():
-        data, type_ = value if isinstance(value, tuple) else (value, None)
-        writer.add_tensor(name, data, raw_dtype=type_)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
-def random_blocks(type_, shape, seed=0):
-    """Blocks of random bytes, for a tensor of this shape."""
-    rng = np.random.default_rng(seed)
-    block, size = gguf.GGML_QUANT_SIZES[type_]
-    return rng.integers(0, 256, (*shape[:-1], shape[-1] // block * size), np.uint8)
-
-
-@pytest.mark.parametrize("type_", BLOCKS, ids=lambda type_: type_.name)
-@pytest.mark.parametrize("shape", [(5, 64), (2, 3, 32)], ids=str)
-def test_blocks(type_, shape, tmp_path):
-    """Simple blocks become weights: of quantized floats, and of random bytes, with NaN among the scales."""
-    data = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    tensors = {
-        "quantized": gguf.quants.quantize(data, type_),
-        "random": random_blocks(type_, (40, 256)),
-    }
-    file = write(tmp_path / "x.gguf", {name: (tensor, type_) for name, tensor in tensors.items()})
-    checkpoint = jquant.checkpoints.load(file)
-    assert checkpoint.kinds == dict.fromkeys(tensors, type_.name)
-    for name, tensor in tensors.items():
-        weight = checkpoint[name]
-        assert weight.values.dtype.name == BLOCKS[type_]
-        assert weight.block_size == 32
-        assert (weight.minimum is not None) == (type_ in (Type.Q4_1, Type.Q5_1))
-        assert weight.packable
-        with np.errstate(all="ignore"):
-            expected = gguf.quants.dequantize(tensor, type_)
-        np.testing.assert_array_equal(weight.dequantize(), expected.swapaxes(-1, -2), strict=True)
-
-
-@pytest.mark.parametrize("type_", BLOCKS, ids=lambda type_: type_.name)
-def test_packed_blocks(type_, tmp_path):
-    """Floats times packed blocks equal floats times what gguf dequantizes: one row of A selects each row of the weight."""
-    data = gguf.quants.quantize(np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32), type_)
-    weight = jquant.checkpoints.load(write(tmp_path / "x.gguf", {"x": (data, type_)}))["x"]
-    floats = jquant.matmul_n_bits(np.eye(64, dtype=np.float32), weight.pack().matrix)
-    np.testing.assert_array_equal(floats, gguf.quants.dequantize(data, type_).T, strict=True)
-
-
-@pytest.mark.parametrize("type_", OTHERS, ids=lambda type_: type_.name)
-def test_other_blocks(type_, tmp_path):
-    """The package gguf dequantizes them; they keep the layout of the file, (N, K)."""
-    data = random_blocks(type_, (3, 512))
-    checkpoint = jquant.checkpoints.load(write(tmp_path / "x.gguf", {"x": (data, type_)}))
-    assert checkpoint.kinds == {"x": f"{type_.name}, dequantized to float32"}
-    with np.errstate(all="ignore"):
-        expected = gguf.quants.dequantize(data, type_)
-    np.testing.assert_array_equal(checkpoint["x"], expected, strict=True)
+from .gguf_files import random_blocks, write  # noqa: E402
 
 
 def test_a_type_that_the_package_does_not_dequantize(tmp_path):
@@ -104,15 +37,6 @@ def test_floats_and_integers(tmp_path):
     for name, tensor in {**tensors, "bfloat16": bfloat16}.items():
         assert checkpoint.kinds[name] == name
         np.testing.assert_array_equal(checkpoint[name], tensor, strict=True)
-
-
-def test_a_quantized_vector(tmp_path):
-    """A vector is dequantized, because it is no matrix."""
-    data = random_blocks(Type.Q8_0, (64,))
-    vector = jquant.checkpoints.load(write(tmp_path / "x.gguf", {"x": (data, Type.Q8_0)}))["x"]
-    assert not isinstance(vector, QuantizedWeight)
-    with np.errstate(all="ignore"):
-        np.testing.assert_array_equal(vector, gguf.quants.dequantize(data, Type.Q8_0), strict=True)
 
 
 def test_metadata(tmp_path):
