@@ -3,26 +3,22 @@
 import collections
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jquant.checkpoints import compressed_tensors, gguf_files, gguf_weights, gptq, safetensors_files
+from jquant.checkpoints import gguf_files, gguf_weights, safetensors_files, safetensors_weights
 from jquant.checkpoints.diagnostics import Warnings, refuse
-from jquant.checkpoints.entry import Entry, array_entry
+from jquant.checkpoints.entry import Entry
 from jquant.checkpoints.stored_tensor import StoredTensor
 from jquant.checkpoints.weight import PackedWeight, QuantizedWeight
 
 _CONFIGS = "config.json", "quantize_config.json"  # older GPTQ files have the second, without a quant_method
+_MODELOPT_CONFIG = "hf_quant_config.json"
 _INDEX = "model.safetensors.index.json"
-_Reader = Callable[[str, dict[str, StoredTensor], Mapping[str, Any], Warnings], Entry]
-_READERS: Mapping[str, _Reader] = {
-    "gptq": gptq.gptq,
-    "awq": gptq.awq,
-    **dict.fromkeys(("auto-round", "auto_round", "intel/auto-round"), gptq.auto_round),
-}
+_MAX_NAME_LENGTH = 255  # in bytes, of a file on any common system
 
 
 class Checkpoint(Mapping[str, np.ndarray | QuantizedWeight]):
@@ -175,7 +171,7 @@ def load(path: str | os.PathLike[str], *, quantization_config: Mapping[str, Any]
     warn = Warnings()
     tensors, metadata = _safetensors(files, weight_map, warn)
     config = _quantization_config(folder) if quantization_config is None else quantization_config
-    return Checkpoint(path, _entries(tensors, config, path, warn), metadata)
+    return Checkpoint(path, safetensors_weights.entries(tensors, config, path, warn), metadata)
 
 
 def _safetensors(
@@ -234,11 +230,19 @@ def _read_weight_map(index: Path) -> dict[str, str]:
     if not isinstance(weight_map, dict) or any(not isinstance(file, str) for file in weight_map.values()):
         refuse(index, None, "its weight_map must map tensor names to file names")
     for name, file in weight_map.items():
-        if Path(file).name != file or file in (".", "..") or "\\" in file or "\0" in file:
+        if not _is_file_name(file):
             refuse(index, name, f"is in {file[:100]!r}, which is not the name of a file in this folder")
     if not weight_map:
         refuse(index, None, "its weight_map is empty")
     return weight_map
+
+
+def _is_file_name(text: str) -> bool:
+    try:
+        is_short = len(os.fsencode(text)) <= _MAX_NAME_LENGTH
+    except UnicodeEncodeError:
+        return False
+    return is_short and Path(text).name == text and text not in (".", "..") and "\\" not in text and "\0" not in text
 
 
 def _require_file(path: Path) -> Path:
@@ -267,45 +271,14 @@ def _quantization_config(folder: Path) -> Mapping[str, Any]:
                 return value
             if value is not None:
                 refuse(file, None, f"its {key} is {str(value)[:100]}; it must be an object")
-    return {}
+    return _modelopt_config(folder / _MODELOPT_CONFIG)
 
 
-def _entries(tensors: dict[str, StoredTensor], config: Mapping[str, Any], path: Path, warn: Warnings) -> dict[str, Entry]:
-    """The entries of safetensors files: tensors are grouped into weights by the suffixes of their names.
-
-    Raises:
-      CheckpointError: an unsupported format, or tensors of a weight that do not fit together.
-    """
-    method = config.get("quant_method") or config.get("method")  # GPTQModel writes either
-    if method not in (None, "compressed-tensors", *_READERS):
-        supported = "'gptq', 'awq', 'auto-round' and 'compressed-tensors'"
-        refuse(path, None, f"quant_method is {str(method)[:100]!r}; supported are {supported}")
-    format_ = config.get("format")
-    if method == "compressed-tensors" and format_ not in (None, *compressed_tensors.FORMATS):
-        refuse(path, None, f"its format is {str(format_)[:100]!r}; supported are {', '.join(compressed_tensors.FORMATS)}")
-    readers: dict[str, _Reader] = {
-        ".qweight": _READERS.get(str(method), _without_method),
-        ".weight_packed": compressed_tensors.pack_quantized,
-        ".weight_scale": compressed_tensors.naive_quantized,
-    }
-    entries: dict[str, Entry] = {}
-    remaining = dict(tensors)  # readers remove the tensors of a weight
-    for suffix, reader in readers.items():
-        for name in tensors:
-            base = name.removesuffix(suffix)
-            if base != name and name in remaining and (suffix != ".weight_scale" or f"{base}.weight" in remaining):
-                entries[f"{base}.weight"] = reader(base, remaining, config, warn)
-    for name, tensor in remaining.items():
-        if name in entries:
-            tensor.refuse("is present both as it is and in a quantized form")
-        if method == "compressed-tensors" and name.endswith(".weight") and tensor.dtype.itemsize == 1:
-            tensor.refuse(f"is {tensor.type_name}, but there is no {name}_scale")
-        entries[name] = array_entry(tensor)
-    return entries
-
-
-def _without_method(base: str, tensors: dict[str, StoredTensor], config: Mapping[str, Any], warn: Warnings) -> Entry:
-    tensors[f"{base}.qweight"].refuse(
-        "is from GPTQ or AWQ; config.json beside the file, or the argument quantization_config, must say which: "
-        "{'quant_method': 'gptq', 'checkpoint_format': 'gptq'}, {... 'gptq_v2'} or {'quant_method': 'awq'}"
-    )
+def _modelopt_config(file: Path) -> Mapping[str, Any]:
+    """What ModelOpt writes beside a config.json that has no quantization_config."""
+    if not file.exists():
+        return {}
+    config = safetensors_files.read_json(file).get("quantization")
+    if not isinstance(config, dict):
+        refuse(file, None, f"its quantization is {str(config)[:100]}; it must be an object")
+    return {"quant_method": "modelopt", **config}

@@ -1,13 +1,16 @@
 """The weights of compressed-tensors: integers packed into 32-bit words, and unpacked 8-bit integers and floats."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from jquant.checkpoints import four_bit_weights
 from jquant.checkpoints.diagnostics import Warnings
 from jquant.checkpoints.entry import Entry
+from jquant.checkpoints.fp8 import FLOATS
 from jquant.checkpoints.groups import SCALES, Tensors, activation_order, block_size
 from jquant.checkpoints.packed_uint32 import unpack
 from jquant.checkpoints.stored_tensor import StoredTensor
@@ -19,14 +22,15 @@ FORMATS = (
     "float-quantized",
     "naive-quantized",
     "pack-quantized",
+    "nvfp4-pack-quantized",
+    "mxfp4-pack-quantized",
     "mixed-precision",
 )
-_FLOATS = ("float8_e4m3fn", "float8_e5m2")
 _EXAMPLE = "{'quant_method': 'compressed-tensors', 'config_groups': {'group_0': {'weights': {%s}}}}"
 
 
 def pack_quantized(base: str, tensors: Tensors, config: Mapping[str, Any], warn: Warnings) -> Entry:
-    """The weight `base` of the format pack-quantized. Removes its tensors from `tensors`.
+    """The weight `base` of the format pack-quantized, of integers or 4-bit floats. Removes its tensors from `tensors`.
 
     Raises:
       CheckpointError: tensors that are missing or do not fit together, or another format.
@@ -34,11 +38,11 @@ def pack_quantized(base: str, tensors: Tensors, config: Mapping[str, Any], warn:
     Warns:
       UserWarning: where the configuration contradicts the tensors, but the weight is clear; some only when it is read.
     """
-    packed = tensors.pop(f"{base}.weight_packed")
-    if packed.dtype != np.int32:
-        required = "it must be int32, as in pack-quantized (not nvfp4-pack-quantized or mxfp4-pack-quantized)"
-        packed.refuse(f"is {packed.type_name}; {required}")
-    packed.require(["int32"], 2)
+    packed = tensors[f"{base}.weight_packed"]
+    if packed.dtype == np.uint8:
+        _require_type(packed, "float", config)
+        return four_bit_weights.pack_quantized(base, tensors)
+    tensors.pop(packed.name).require(["int32"], 2)
     _require_type(packed, "int", config)
     scale = _scale(packed, base, tensors)
     shape = tensors.pop(f"{base}.weight_shape", None)
@@ -113,7 +117,7 @@ def naive_quantized(base: str, tensors: Tensors, config: Mapping[str, Any], warn
     Warns:
       UserWarning: as in `pack_quantized`.
     """
-    weight = tensors.pop(f"{base}.weight").require(["int8", *_FLOATS], 2)
+    weight = tensors.pop(f"{base}.weight").require(["int8", *FLOATS], 2)
     n, k = weight.shape
     scale = _scale(weight, base, tensors)
     repeats, size = _block_shape(scale, n, k, config, warn)
@@ -123,7 +127,7 @@ def naive_quantized(base: str, tensors: Tensors, config: Mapping[str, Any], warn
     if zeros is None and is_integer:
         _warn_of_missing_zero_points(weight, base, config, warn)
     if zeros is not None:
-        if zeros.dtype.newbyteorder("=").name not in ("int8", *_FLOATS, *SCALES) or zeros.shape != scale.shape:
+        if zeros.dtype.newbyteorder("=").name not in ("int8", *FLOATS, *SCALES) or zeros.shape != scale.shape:
             zeros.refuse(
                 f"is {zeros.type_name} of shape {zeros.shape}; it must be int8, with the shape of the scale, {scale.shape}"
             )
@@ -156,7 +160,7 @@ def _scale(weight: StoredTensor, base: str, tensors: Tensors) -> StoredTensor:
     if scale is None:
         weight.refuse(f"there is no {base}.weight_scale")
     if f"{base}.weight_global_scale" in tensors:
-        weight.refuse(f"there is a {base}.weight_global_scale: formats with two scales are not supported")
+        weight.refuse(f"there is a {base}.weight_global_scale, which only nvfp4-pack-quantized has, of U8")
     return scale.require(SCALES, len(scale.shape))
 
 
@@ -179,7 +183,8 @@ def _block_shape(scale: StoredTensor, n: int, k: int, config: Mapping[str, Any],
     """
     shape = scale.shape
     configured = {
-        (min(rows or n, n), min(columns or k, k)) for rows, columns in map(_configured_block, _weight_settings(config))
+        (min(rows or n, n), min(columns or k, k))
+        for rows, columns in (_configured_block(scale, weights) for weights in _weight_settings(config))
     }
     fitting = [(rows, columns) for rows, columns in configured if shape == (-(-n // rows), -(-k // columns))]
     sizes = " or ".join(f"{rows} x {columns}" for rows, columns in sorted(configured))
@@ -254,13 +259,17 @@ def _bit_widths(config: Mapping[str, Any]) -> list[int]:
     return sorted({bits for bits in configured if isinstance(bits, int)}) or [2, 4, 8]
 
 
-def _configured_block(weights: Mapping[str, Any]) -> tuple[int | None, int | None]:
+def _configured_block(scale: StoredTensor, weights: Mapping[str, Any]) -> tuple[int | None, int | None]:
     """The configured rows and columns that share a scale; None for all of them."""
     structure, group_size = weights.get("block_structure"), weights.get("group_size")
+    if isinstance(structure, str) and re.fullmatch(r"[0-9]{1,9}x[0-9]{1,9}", structure):
+        structure = list(map(int, structure.split("x")))
     if isinstance(structure, list) and len(structure) == 2 and all(type(size) is int and size > 0 for size in structure):
         return structure[0], structure[1]
     if type(group_size) is int and group_size > 0:
         return 1, group_size
     strategy = weights.get("strategy")
+    if structure is not None and strategy in (None, "block"):
+        scale.refuse(f"block_structure is {str(structure)[:100]}; it must be two sizes, such as [128, 128] or '128x128'")
     per_tensor = strategy == "tensor" or (strategy is None and group_size is None)  # the default
     return (None if per_tensor else 1), None

@@ -140,6 +140,11 @@ class QuantizedWeight:
         return np.repeat(array, self.block_size, axis=-2)[..., : self.values.shape[-2], :]
 
 
+def columns(rows: np.ndarray) -> np.ndarray:
+    """Of rows of a file in any number of dimensions, (N, ...), the transpose of the matrix (N, K)."""
+    return np.ascontiguousarray(rows.reshape(len(rows), -1).T)
+
+
 export.register_namedtuple_serialization(PackedWeight, serialized_name="jquant.PackedWeight")
 export.register_pytree_node_serialization(
     QuantizedWeight,

@@ -46,6 +46,21 @@ def test_unused_index(tmp_path):
     assert loaded(model, tmp_path).permutation is None
 
 
+@pytest.mark.parametrize("structure", ["16x48", "016x0048", [16, 48]])
+def test_blocks_as_text(structure, tmp_path):
+    model = files.naive_quantized(np.random.default_rng(0), strategy="block", n=40, k=100, block=(16, 48))
+    model.config["config_groups"]["group_0"]["weights"]["block_structure"] = structure
+    assert loaded(model, tmp_path).block_size == 48
+
+
+@pytest.mark.parametrize("structure", ["16x", "16x48x2", "-16x48", "16x0", "٣x48", "9" * 5000 + "x1", 16, [16]])
+def test_blocks_of_another_text(structure, tmp_path):
+    model = files.naive_quantized(np.random.default_rng(0), strategy="block", n=40, k=100, block=(16, 48))
+    model.config["config_groups"]["group_0"]["weights"]["block_structure"] = structure
+    with pytest.raises(CheckpointError, match=r"block_structure is .*; it must be two sizes"):
+        loaded(model, tmp_path)
+
+
 @pytest.mark.parametrize("dtype", [np.int8, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
 @pytest.mark.parametrize("strategy", ["tensor", "channel", "group", "block"])
 @pytest.mark.parametrize("scales", [ml_dtypes.bfloat16, np.float32])
@@ -174,8 +189,9 @@ PACKED = {
     "other shape": (lambda t, c: t["layer.weight_shape"].__setitem__(1, 2**40), "does not fit layer.weight_packed"),
     "negative shape": (lambda t, c: t["layer.weight_shape"].__setitem__(1, -64), "does not fit layer.weight_packed"),
     "3 bits": (lambda t, c: t["layer.weight_shape"].__setitem__(1, 80), "an unknown number of bits"),
-    "another type": (lambda t, c: t.update({"layer.weight_packed": t["layer.weight_packed"].view(np.uint8)}), "not nvfp4"),
-    "two scales": (lambda t, c: t.update({"layer.weight_global_scale": np.ones(1)}), "formats with two scales"),
+    "another type": (lambda t, c: t.update({"layer.weight_packed": t["layer.weight_packed"].view(np.uint8)}),
+                     "is U8, for weights of type float, but type int is configured"),
+    "two scales": (lambda t, c: t.update({"layer.weight_global_scale": np.ones(1)}), "which only nvfp4-pack-quantized has"),
     "rows of scales": (lambda t, c: t.update({"layer.weight_scale": t["layer.weight_scale"][:19]}), "blocks of 1 x 16"),
     "columns of scales": (lambda t, c: t.update({"layer.weight_scale": t["layer.weight_scale"][:, :3]}), "blocks of 1 x 16"),
     "zero points": (lambda t, c: t.update({"layer.weight_zero_point": np.zeros((20, 3), np.int8)}), "it must be (20, 4)"),

@@ -69,13 +69,18 @@ def test_shards(tmp_path):
         ({**by_name, "layer.bias": ".."}, "which is not the name of a file in this folder"),
         ({**by_name, "layer.bias": "model-3-of-2.safetensors"}, "model-3-of-2.safetensors: is not a file"),
         ({**by_name, "layer.other": "model-1-of-2.safetensors"}, "1-of-2.safetensors: tensor 'layer.other': is missing"),
+        ({**by_name, "layer.bias": "x" * 100_000}, "which is not the name of a file in this folder"),
+        ({**by_name, "layer.bias": "ä" * 200}, "which is not the name of a file in this folder"),
+        ({**by_name, "x" * 100_000: "model-1-of-2.safetensors"}, "tensor 'xxx.*xxx...: is missing"),
+        ({**by_name, "layer.bias": "\ud800"}, "which is not the name of a file in this folder"),
         ({**by_name, "layer.bias": 1}, "must map tensor names"),
         ({}, "its weight_map is empty"),
         (None, "must map tensor names"),
     ):
         index.write_text(json.dumps({"weight_map": wrong}))
-        with pytest.raises(CheckpointError, match=message):
+        with pytest.raises(CheckpointError, match=message) as error:
             jquant.checkpoints.load(tmp_path)
+        assert len(str(error.value)) < 1000
 
 
 def test_the_index_decides(tmp_path):

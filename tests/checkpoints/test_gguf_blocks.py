@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType as Type  # noqa: E402
 
 import jquant  # noqa: E402
 import jquant.checkpoints  # noqa: E402
-from jquant.checkpoints import QuantizedWeight, gguf_weights  # noqa: E402
+from jquant.checkpoints import QuantizedWeight, rows  # noqa: E402
 
 from .gguf_files import dequantized, finite_blocks, random_blocks, write  # noqa: E402
 
@@ -91,11 +91,11 @@ def test_integers_times_blocks(name, tmp_path):
     a = np.random.default_rng(0).integers(-128, 128, (2, 512), np.int8)
     expected = np.zeros((2, 5), np.float32)
     for block in range(512 // weight.block_size):
-        rows = slice(block * weight.block_size, (block + 1) * weight.block_size)
-        sums = a[:, rows].astype(np.int64) @ weight.values[rows].astype(np.int64)
+        part = slice(block * weight.block_size, (block + 1) * weight.block_size)
+        sums = a[:, part].astype(np.int64) @ weight.values[part].astype(np.int64)
         term = sums.astype(np.float32) * weight.scale[block].astype(np.float32)
         if weight.minimum is not None:
-            row_sums = a[:, rows].sum(-1, dtype=np.int64, keepdims=True).astype(np.float32)
+            row_sums = a[:, part].sum(-1, dtype=np.int64, keepdims=True).astype(np.float32)
             term += row_sums * weight.minimum[block].astype(np.float32)
         expected += term
     actual = jquant.block_scaled_matmul(a, np.float32(1), None, weight.pack().matrix)
@@ -109,7 +109,7 @@ def test_a_few_rows_at_a_time(type_, shape, tmp_path, monkeypatch):
     """The same arrays as all rows at once, also where a row is a single block."""
     data = random_blocks(type_, shape)
     expected = load(tmp_path, {"x": data}, type_)["x"]
-    monkeypatch.setattr(gguf_weights, "_AT_ONCE", 2 * data.shape[-1])
+    monkeypatch.setattr(rows, "_AT_ONCE", 2 * data.shape[-1])
     checkpoint = load(tmp_path, {"x": data}, type_)
     jax.tree.map(np.testing.assert_array_equal, checkpoint["x"], expected)
     jax.tree.map(np.testing.assert_array_equal, checkpoint.read(pack=True)["x"], expected.pack())
@@ -119,7 +119,7 @@ def test_memory(tmp_path, monkeypatch):
     """Loading packed weights takes a fifth more memory than they have bytes, at most."""
     tensors = {str(number): random_blocks(Type.Q4_K, (512, 2048)) for number in range(8)}
     checkpoint = load(tmp_path, tensors, Type.Q4_K)
-    monkeypatch.setattr(gguf_weights, "_AT_ONCE", 2**14)
+    monkeypatch.setattr(rows, "_AT_ONCE", 2**14)
     checkpoint._entries["0"].pack()  # what is compiled stays
     tracemalloc.start()
     try:
