@@ -18,7 +18,11 @@ import jquant
 # The code of operators.md runs in its generated pages, the other pages in test_doctests.py, test_recipes.py and models.
 ELSEWHERE = {"operators.md", "scaling.md", "calibration.md", "recipes.md", "models.md"}
 PAGES = [path.name for path in DOCS.glob("*.md") if path.name not in ELSEWHERE and "```python" in path.read_text()]
-WRITTEN = {"tutorial.md": {"model.npz"}, "off_by_one.md": {"off_by_one.png"}, "checkpoints.md": {"model", "model.gguf"}}
+WRITTEN = {
+    "tutorial.md": {"model.npz"},
+    "off_by_one.md": {"off_by_one.png"},
+    "checkpoints.md": {"float", "fp8", "model", "model.gguf"},
+}
 REQUIRES = {  # packages, and the extra that installs each
     "tutorial.md": {"sklearn": "examples"},
     "off_by_one.md": {"matplotlib": "examples"},

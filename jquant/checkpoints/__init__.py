@@ -1,4 +1,4 @@
-"""Quantized checkpoints: safetensors of GPTQ, AWQ, auto-round and compressed-tensors, and GGUF.
+"""Quantized checkpoints: safetensors of GPTQ, AWQ, auto-round, compressed-tensors, ModelOpt, fp8 and MXFP4, and GGUF.
 
 import jquant.checkpoints
 

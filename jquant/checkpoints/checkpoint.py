@@ -72,6 +72,7 @@ class Checkpoint(Mapping[str, np.ndarray | QuantizedWeight]):
 
         Args:
           pack: whether to pack the weights that have a packed form (`QuantizedWeight.pack`). Others are returned unpacked.
+            Those of GGUF files and floats of 4 bits are packed a few rows at a time, which takes less memory.
           progress: whether to show a progress bar in bytes, if the package tqdm is installed.
 
         Returns:
@@ -109,7 +110,8 @@ def load(path: str | os.PathLike[str], *, quantization_config: Mapping[str, Any]
 
     Supported are GPTQ (2, 4 and 8 bits; formats gptq and gptq_v2; also with activation order), AWQ (gemm), auto-round (in
     the layouts of these two), compressed-tensors (int-quantized, float-quantized and naive-quantized of 8 bits,
-    pack-quantized of 2, 4 and 8) and GGUF.
+    pack-quantized of 2, 4 and 8, nvfp4-pack-quantized, mxfp4-pack-quantized), ModelOpt (NVFP4, FP8), fp8 in blocks
+    (``weight_scale_inv``), the MXFP4 of gpt-oss, and GGUF. Floats are arrays, in any safetensors file.
 
     Args:
       path: a directory or a file.

@@ -41,7 +41,7 @@ def gptq(base: str, tensors: Tensors, config: Mapping[str, Any], warn: Warnings)
     formats = {key: config[key] for key in keys if config.get(key)}
     for key, format_ in formats.items():
         if not isinstance(format_, str) or format_ not in _FORMATS:
-            qweight.refuse(f"{key} is {str(format_)[:100]}; it must be {' or '.join(_FORMATS)}")
+            qweight.refuse(f"{key} is {str(format_)[:100]}; it must be {' or '.join(_FORMATS)} (GPTQModel reads others)")
     if len(set(formats.values())) > 1:
         qweight.refuse(f"checkpoint_format is {formats['checkpoint_format']}, but format is {formats['format']}")
     format_ = next(iter(formats.values()), "gptq")
@@ -84,7 +84,9 @@ def _gptq(base: str, tensors: Tensors, config: Mapping[str, Any], warn: Warnings
     blocks, n = scales.require(SCALES, 2).shape
     bits = 32 * qzeros.shape[1] // n
     if bits not in (2, 4, 8):
-        qweight.refuse(f"has {bits} bits, according to the shapes of its zero points and scales; it must have 2, 4 or 8")
+        qweight.refuse(
+            f"has {bits} bits, according to the shapes of its zero points and scales; it must have 2, 4 or 8; GPTQModel reads others"
+        )
     rows, columns = qweight.shape
     k = 32 // bits * rows
     if columns != n or qzeros.shape != (blocks, n * bits // 32) or n * bits % 32:
@@ -163,7 +165,7 @@ def awq(base: str, tensors: Tensors, config: Mapping[str, Any], warn: Warnings) 
     qweight = tensors.pop(f"{base}.qweight").require(["int32"], 2)
     version = str(config.get("version", "gemm"))
     if version.lower() != "gemm":
-        qweight.refuse(f"is from AWQ, version {version[:100]}; it must be gemm")
+        qweight.refuse(f"is from AWQ, version {version[:100]}; it must be gemm (AutoAWQ reads others)")
     qzeros, scales = (_take_tensor(qweight, base, name, tensors) for name in ("qzeros", "scales"))
     qzeros.require(["int32"], 2)
     blocks, n = scales.require(SCALES, 2).shape

@@ -19,9 +19,10 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Type
 from safetensors import SafetensorError
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 SECONDS = 10
+NAMES = ["x" * 100_000, "\ud800", "\0", "..", "/etc/passwd", "ä" * 128]  # of files
 MEMORY = 2**22  # bytes that NumPy and Python may allocate, for files of up to 10 kB
 NUMBERS = [-(2**63), -1, 0, 1, 2, 3, 7, 8, 31, 33, 255, 2**15, 2**31 - 1, 2**31, 2**32, 2**40, 2**53 + 1, 2**63 - 1, 2**64]
 
@@ -36,6 +37,7 @@ def models() -> dict[str, "files.Model"]:
         "pack-quantized": files.pack_quantized(rng, sym=False, order=True),
         "int-quantized": files.naive_quantized(rng, sym=False),
         "float-quantized": files.naive_quantized(rng, files.ml_dtypes.float8_e4m3fn, strategy="block"),
+        **{name: build(rng) for name, build in narrow_files.MODELS.items()},
     }
 
 
@@ -137,6 +139,23 @@ def broken_safetensors(folder: Path, dice: random.Random) -> tuple[Path, str]:
     return file, f"{name}: {description}"
 
 
+def broken_index(folder: Path, dice: random.Random) -> tuple[Path, str]:
+    """Two files, and an index whose JSON is edited, or in which a name is long or not one of a file."""
+    name, model = dice.choice(sorted(models().items()))
+    model.write(folder).unlink()
+    weight_map = {tensor: f"model-{dice.choice('12')}-of-2.safetensors" for tensor in model.tensors}
+    for file in set(weight_map.values()):
+        save_file({tensor: model.tensors[tensor] for tensor in weight_map if weight_map[tensor] == file}, folder / file)
+    index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
+    description = "index: a name"
+    if dice.random() < 0.7:
+        description = f"index: {edit(index, dice)}"
+    else:
+        weight_map[dice.choice(sorted(weight_map))] = dice.choice(NAMES)
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return folder, f"{name}: {description}"
+
+
 def broken_gguf(folder: Path, dice: random.Random) -> tuple[Path, str]:
     file = folder / "x.gguf"
     gguf_file(file)
@@ -163,9 +182,13 @@ def outcome(file: Path, intact: dict[str, np.ndarray]) -> str:
     try:
         loaded = dequantized(jquant.checkpoints.load(file).read())
     except CheckpointError as error:
-        return "error" if str(file.parent) in str(error) else f"an error that does not name the file: {error}"
+        folder = file if file.is_dir() else file.parent
+        is_clear = str(folder) in str(error) and len(str(error)) < 2000
+        return "error" if is_clear else f"an error that does not name the file, or is too long: {str(error)[:2000]}"
     if loaded.keys() == intact.keys() and all(same(loaded[name], intact[name]) for name in loaded):
         return "same values"
+    if file.is_dir():
+        return "other values" if leaves_out_tensors(file) else "not the values of the files"
     if file.suffix == ".gguf":
         return "other values" if agrees_with_gguf(file, loaded) else "not the values that gguf reads"
     return "other values" if agrees_with_safetensors(file, loaded) else "not the values that safetensors reads"
@@ -182,6 +205,15 @@ def without_nan(array: np.ndarray) -> np.ndarray:
 
 def dequantized(params: dict) -> dict[str, np.ndarray]:
     return {name: value.dequantize() if hasattr(value, "dequantize") else value for name, value in params.items()}
+
+
+def leaves_out_tensors(folder: Path) -> bool:
+    """Whether the index does not name all tensors in the files beside it."""
+    weight_map = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+    names: set[str] = set()
+    for file in folder.glob("*.safetensors"):
+        names |= split_header(file.read_bytes())[0].keys()
+    return not names <= weight_map.keys()
 
 
 def agrees_with_gguf(file: Path, loaded: dict[str, np.ndarray]) -> bool:
@@ -216,7 +248,7 @@ def agrees_with_safetensors(file: Path, loaded: dict[str, np.ndarray]) -> bool:
 def run(number: int) -> str:
     """Builds and loads one broken file; returns the outcome."""
     dice = random.Random(number)
-    build: Callable = dice.choice([broken_safetensors, broken_safetensors, broken_gguf])
+    build: Callable = dice.choice([broken_safetensors, broken_safetensors, broken_gguf, broken_index])
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         file, description = build(folder, dice)
@@ -259,7 +291,7 @@ def main(first: int, count: int) -> None:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    from checkpoints import files
+    from checkpoints import files, narrow_files
 
     import jquant.checkpoints
     from jquant.checkpoints import CheckpointError

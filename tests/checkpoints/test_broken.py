@@ -39,6 +39,6 @@ def test_broken(count):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("first", range(BATCH, 500, BATCH))
+@pytest.mark.parametrize("first", range(BATCH, 1000, BATCH))
 def test_many_broken(first, count):
     check_broken(first, count)
