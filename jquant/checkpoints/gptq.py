@@ -84,9 +84,8 @@ def _gptq(base: str, tensors: Tensors, config: Mapping[str, Any], warn: Warnings
     blocks, n = scales.require(SCALES, 2).shape
     bits = 32 * qzeros.shape[1] // n
     if bits not in (2, 4, 8):
-        qweight.refuse(
-            f"has {bits} bits, according to the shapes of its zero points and scales; it must have 2, 4 or 8; GPTQModel reads others"
-        )
+        supported = "it must have 2, 4 or 8 (GPTQModel reads others)"
+        qweight.refuse(f"has {bits} bits, according to the shapes of its zero points and scales; {supported}")
     rows, columns = qweight.shape
     k = 32 // bits * rows
     if columns != n or qzeros.shape != (blocks, n * bits // 32) or n * bits % 32:
