@@ -12,6 +12,7 @@ from gguf import GGMLQuantizationType as Type  # noqa: E402
 
 import jquant  # noqa: E402
 import jquant.checkpoints  # noqa: E402
+from jquant import transform  # noqa: E402
 from jquant.checkpoints import QuantizedWeight, rows  # noqa: E402
 
 from .gguf_files import dequantized, finite_blocks, random_blocks, write  # noqa: E402
@@ -100,6 +101,25 @@ def test_integers_times_blocks(name, tmp_path):
         expected += term
     actual = jquant.block_scaled_matmul(a, np.float32(1), None, weight.pack().matrix)
     np.testing.assert_array_equal(actual, expected, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe"), [("Q4_K", "int4_by_rows"), ("Q2_K", "weight_only_int4"), ("Q6_K", "int4_by_rows")]
+)
+def test_sites(name, recipe, tmp_path):
+    """In the place of the weights of a transformed function: the operators on the file's own integers and scales."""
+    matrix = load(tmp_path, {"x": finite_blocks(Type[name], (5, 512))}, Type[name]).read(pack=True)["x"].matrix
+    x = np.random.default_rng(0).normal(size=(2, 512)).astype(np.float32)
+    types = {"w": jax.ShapeDtypeStruct((512, 5), np.float32)}
+    apply, target = transform.quantize(lambda params, x: x @ params["w"], types, getattr(transform, recipe), x)
+    target["sites"]["w"] = {"values": matrix}
+    if recipe == "weight_only_int4":
+        expected = jquant.matmul_n_bits(x, matrix)
+    else:
+        by_row = {"axis": -1, "symmetric": True, "output_dtype": "INT8", "feature_level": "EXTENDED"}
+        values, scale, _ = jquant.dynamic_quantize_linear(x, **by_row)
+        expected = jquant.block_scaled_matmul(values, scale, None, matrix)
+    np.testing.assert_array_equal(jax.jit(apply)(target, x), expected, strict=True)
 
 
 @pytest.mark.parametrize(
