@@ -31,7 +31,10 @@ def pack_quantized(base: str, tensors: Tensors) -> Entry:
         scale.require(_POWERS_OF_TWO, 2)
         return _entry("mxfp4-pack-quantized", codes, scale, 32, _half_power)
     divisor = _one_number(codes, f"{base}.weight_global_scale", tensors)
-    half = lambda scales: scales.astype(np.float32) / divisor.read().reshape(()) / 2  # noqa: E731
+
+    def half(scales: np.ndarray) -> np.ndarray:
+        return scales.astype(np.float32) / divisor.read().reshape(()) / 2
+
     return _entry("nvfp4-pack-quantized", codes, scale, 16, half, divisor)
 
 
@@ -44,7 +47,10 @@ def modelopt(base: str, tensors: Tensors, config: Mapping[str, Any], warn: Warni
     codes = tensors.pop(f"{base}.weight").require(["uint8"], 2)
     scale = _beside(codes, f"{base}.weight_scale", tensors).require(["float8_e4m3fn"], 2)
     factor = _one_number(codes, f"{base}.weight_scale_2", tensors)
-    half = lambda scales: scales.astype(np.float32) * factor.read().reshape(()) / 2  # noqa: E731
+
+    def half(scales: np.ndarray) -> np.ndarray:
+        return scales.astype(np.float32) * factor.read().reshape(()) / 2
+
     return _entry("NVFP4 of ModelOpt", codes, scale, 16, half, factor)
 
 
