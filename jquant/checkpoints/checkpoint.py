@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from jquant.checkpoints import gguf_files, gguf_weights, safetensors_files, safetensors_weights
-from jquant.checkpoints.diagnostics import Warnings, refuse
+from jquant.checkpoints import gguf_files, gguf_weights, safetensors_weights
 from jquant.checkpoints.entry import Entry
-from jquant.checkpoints.stored_tensor import StoredTensor
 from jquant.checkpoints.weight import PackedWeight, QuantizedWeight
+from jquant.files import safetensors
+from jquant.files.diagnostics import Warnings, refuse
+from jquant.files.stored_tensor import StoredTensor
 
 _CONFIGS = "config.json", "quantize_config.json"  # older GPTQ files have the second, without a quant_method
 _MODELOPT_CONFIG = "hf_quant_config.json"
@@ -191,7 +192,7 @@ def _safetensors(
     metadata: dict[str, str] = {}
     ignored: dict[str, str] = {}  # the first file that holds each
     for file in files:
-        file_tensors, file_metadata = safetensors_files.read_header(file)
+        file_tensors, file_metadata = safetensors.read_header(file)
         metadata |= file_metadata
         for name, tensor in file_tensors.items():
             if not weight_map or weight_map.get(name) == file.name:
@@ -228,7 +229,7 @@ def _files(folder: Path) -> tuple[list[Path], dict[str, str]]:
 
 
 def _read_weight_map(index: Path) -> dict[str, str]:
-    weight_map = safetensors_files.read_json(index).get("weight_map")
+    weight_map = safetensors.read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or any(not isinstance(file, str) for file in weight_map.values()):
         refuse(index, None, "its weight_map must map tensor names to file names")
     for name, file in weight_map.items():
@@ -264,7 +265,7 @@ def _quantization_config(folder: Path) -> Mapping[str, Any]:
         file = folder / name
         if not file.exists():
             continue
-        config = safetensors_files.read_json(file)
+        config = safetensors.read_json(file)
         if name == "quantize_config.json":
             return {"quant_method": config.get("method") or "gptq", **config}
         for key in ("quantization_config", "compression_config"):
@@ -280,7 +281,7 @@ def _modelopt_config(file: Path) -> Mapping[str, Any]:
     """What ModelOpt writes beside a config.json that has no quantization_config."""
     if not file.exists():
         return {}
-    config = safetensors_files.read_json(file).get("quantization")
+    config = safetensors.read_json(file).get("quantization")
     if not isinstance(config, dict):
         refuse(file, None, f"its quantization is {str(config)[:100]}; it must be an object")
     return {"quant_method": "modelopt", **config}

@@ -8,13 +8,13 @@ import ml_dtypes
 import numpy as np
 
 from jquant.checkpoints import four_bit_weights
-from jquant.checkpoints.diagnostics import Warnings
 from jquant.checkpoints.entry import Entry
 from jquant.checkpoints.fp8 import FLOATS
 from jquant.checkpoints.groups import SCALES, Tensors, activation_order, block_size
 from jquant.checkpoints.packed_uint32 import unpack
-from jquant.checkpoints.stored_tensor import StoredTensor
 from jquant.checkpoints.weight import QuantizedWeight
+from jquant.files.diagnostics import Warnings
+from jquant.files.stored_tensor import StoredTensor
 
 FORMATS = (
     "dense",

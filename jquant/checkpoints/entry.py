@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from jquant.checkpoints.stored_tensor import StoredTensor
 from jquant.checkpoints.weight import PackedWeight, QuantizedWeight
+from jquant.files.stored_tensor import StoredTensor
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,13 +7,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from jquant.checkpoints.diagnostics import Warnings
 from jquant.checkpoints.entry import Entry
 from jquant.checkpoints.four_bit_floats import doubled
 from jquant.checkpoints.groups import Tensors
 from jquant.checkpoints.rows import DecodedRows
-from jquant.checkpoints.stored_tensor import StoredTensor
 from jquant.checkpoints.weight import QuantizedWeight, columns
+from jquant.files.diagnostics import Warnings
+from jquant.files.stored_tensor import StoredTensor
 
 _POWERS_OF_TWO = "uint8", "float8_e8m0fnu"
 _HalfScale = Callable[[np.ndarray], np.ndarray]

@@ -8,8 +8,8 @@ import numpy as np
 
 from jquant.checkpoints.entry import Entry
 from jquant.checkpoints.groups import SCALES
-from jquant.checkpoints.stored_tensor import StoredTensor
 from jquant.checkpoints.weight import QuantizedWeight
+from jquant.files.stored_tensor import StoredTensor
 
 FLOATS = ("float8_e4m3fn", "float8_e5m2")
 _DEFAULT_BLOCK = (128, 128)  # where no weight_block_size is configured, as in transformers

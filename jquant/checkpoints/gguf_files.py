@@ -13,8 +13,8 @@ from typing import IO, Any
 import ml_dtypes
 import numpy as np
 
-from jquant.checkpoints.diagnostics import refuse
-from jquant.checkpoints.stored_tensor import StoredTensor, check_offsets, check_shape
+from jquant.files.diagnostics import refuse
+from jquant.files.stored_tensor import StoredTensor, check_offsets, check_shape
 
 MAGIC = b"GGUF"
 _MAX_NAME_LENGTH = 65535

@@ -6,8 +6,8 @@ from jquant.checkpoints.entry import Entry, array_entry
 from jquant.checkpoints.gguf_blocks import PARTS
 from jquant.checkpoints.gguf_files import UNQUANTIZED, package
 from jquant.checkpoints.rows import DecodedRows
-from jquant.checkpoints.stored_tensor import StoredTensor
 from jquant.checkpoints.weight import QuantizedWeight, columns
+from jquant.files.stored_tensor import StoredTensor
 
 
 def entry(tensor: StoredTensor) -> Entry:

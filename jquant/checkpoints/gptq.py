@@ -6,12 +6,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from jquant.checkpoints.diagnostics import Warnings
 from jquant.checkpoints.entry import Entry
 from jquant.checkpoints.groups import SCALES, Tensors, activation_order, block_size, fitting_sizes
 from jquant.checkpoints.packed_uint32 import plus_one, unpack
-from jquant.checkpoints.stored_tensor import StoredTensor
 from jquant.checkpoints.weight import QuantizedWeight
+from jquant.files.diagnostics import Warnings
+from jquant.files.stored_tensor import StoredTensor
 
 _FORMATS = {"gptq": True, "gptq_v2": False}  # whether zero points are stored minus 1
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # the position in a word of each of its columns

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from jquant.checkpoints.stored_tensor import StoredTensor
+from jquant.files.stored_tensor import StoredTensor
 
 SCALES = ("float16", "bfloat16", "float32")
 

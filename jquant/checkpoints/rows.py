@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from jquant.checkpoints.entry import Entry
-from jquant.checkpoints.stored_tensor import StoredTensor
 from jquant.checkpoints.weight import PackedWeight, QuantizedWeight
+from jquant.files.stored_tensor import StoredTensor
 
 _AT_ONCE = 2**18  # bytes of a file: decoding takes several times as much memory
 _ALIGNMENT = 64

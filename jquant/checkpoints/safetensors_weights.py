@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from jquant.checkpoints import compressed_tensors, four_bit_weights, fp8, gptq
-from jquant.checkpoints.diagnostics import Warnings, refuse
 from jquant.checkpoints.entry import Entry, array_entry
 from jquant.checkpoints.groups import Tensors
-from jquant.checkpoints.stored_tensor import StoredTensor
+from jquant.files.diagnostics import Warnings, refuse
+from jquant.files.stored_tensor import StoredTensor
 
 _Reader = Callable[[str, Tensors, Mapping[str, Any], Warnings], Entry]
 _BY_QWEIGHT: Mapping[str, _Reader] = {

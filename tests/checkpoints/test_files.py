@@ -14,8 +14,9 @@ pytest.importorskip("safetensors", reason="safetensors is not installed (extra: 
 from safetensors.numpy import load_file, save_file
 
 import jquant.checkpoints
-from jquant.checkpoints import CheckpointError, QuantizedWeight, safetensors_files
-from jquant.checkpoints.stored_tensor import StoredTensor
+from jquant.checkpoints import CheckpointError, QuantizedWeight
+from jquant.files import safetensors
+from jquant.files.stored_tensor import StoredTensor
 
 from . import files
 
@@ -59,7 +60,7 @@ def test_shards(tmp_path):
         save_file({name: model.tensors[name] for name in names if by_name[name] == file}, tmp_path / file)
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"metadata": {}, "weight_map": by_name}))
-    with mock.patch.object(safetensors_files, "read_header", wraps=safetensors_files.read_header) as read_header:
+    with mock.patch.object(safetensors, "read_header", wraps=safetensors.read_header) as read_header:
         checkpoint = jquant.checkpoints.load(tmp_path)
     assert read_header.call_count == 2
     np.testing.assert_array_equal(checkpoint["layer.weight"].dequantize(), model.expected["layer.weight"], strict=True)

@@ -13,7 +13,7 @@ pytest.importorskip("safetensors", reason="safetensors is not installed (extra: 
 
 import jquant.checkpoints
 from jquant.checkpoints import CheckpointError, groups
-from jquant.checkpoints.stored_tensor import StoredTensor
+from jquant.files.stored_tensor import StoredTensor
 
 from . import files
 from .files import loaded

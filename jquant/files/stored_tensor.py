@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jquant.checkpoints.diagnostics import refuse
+from jquant.files.diagnostics import refuse
 
 MAX_BYTES = 2**62  # more than any file has, and less than what overflows NumPy's sizes
 _MAX_RANK = 32

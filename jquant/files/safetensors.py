@@ -12,9 +12,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from jquant.checkpoints.diagnostics import refuse
-from jquant.checkpoints.stored_tensor import MAX_BYTES, StoredTensor, check_offsets, check_shape
 from jquant.errors import CheckpointError
+from jquant.files.diagnostics import refuse
+from jquant.files.stored_tensor import MAX_BYTES, StoredTensor, check_offsets, check_shape
 
 _MAX_BYTES = 100_000_000  # of a header or a JSON file; the package safetensors has the same limit for headers
 _DTYPES: Mapping[str, np.dtype] = {

@@ -26,9 +26,9 @@ class Warnings:
 
 
 def _package_frames() -> int:
-    """The number of frames from the caller's to the last of this package; the next one is the user's."""
+    """The number of frames from the caller's to the last of jquant; the next one is the user's."""
     frame, count = inspect.currentframe(), -1
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("jquant.checkpoints"):
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("jquant."):
         frame, count = frame.f_back, count + 1
     return count
 

@@ -1,0 +1,1 @@
+"""Files of tensors: safetensors, read and written, and errors that name file and tensor."""
