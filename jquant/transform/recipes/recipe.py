@@ -299,9 +299,11 @@ class Recipe:
       TransformError: no rules, or a negative `smallest`.
       TransformTypeError: rules that are not pairs of a string and a `Scheme` or None.
 
-    Ready are `static_int8`, `dynamic_int8`, `weight_only_int8`, `weight_only_int4`, `int4_by_rows`, `gptq_int4`,
-    `weight_only_float8`, `weight_only_mxfp4` and `weight_only_nvfp4`, for all sites. In `gptq_int4`, convolutions, which
-    take no weights of 4 bits, have weights of 8; a table that is only looked up is rounded to nearest.
+    Ready are `static_int8`, `dynamic_int8`, `dynamic_int8_rows`, `weight_only_int8`, `weight_only_int4`, `int4_by_rows`,
+    `gptq_int4`, `weight_only_float8`, `weight_only_mxfp4` and `weight_only_nvfp4`, for all sites. In `dynamic_int8_rows`, no
+    row of a product changes another, so that a request gets the same bits alone and in a batch, padded or not; convolutions
+    have one range for the tensor. In `gptq_int4`, convolutions, which take no weights of 4 bits, have weights of 8; a table
+    that is only looked up is rounded to nearest.
 
     Example:
       >>> from jquant import transform
@@ -380,6 +382,7 @@ _INT4: dict[str, Any] = {"weight_type": "INT4", "block_size": 32, "scale_type": 
 
 static_int8 = _everywhere(activations="STATIC")
 dynamic_int8 = _everywhere()
+dynamic_int8_rows = _everywhere(activations="DYNAMIC_ROW")
 weight_only_int8 = _everywhere(activations="FLOAT")
 weight_only_int4 = _everywhere(**_INT4, activations="FLOAT")
 gptq_int4 = Recipe(
