@@ -42,8 +42,8 @@ PUBLIC = {  # but for the operators, which the sections of operators.md name
     "jquant.transform": """
         Activations Assignment InputStatistics MixedPrecision QuantizedFunction Recipe Report Row Scheme SiteChoice
         SiteReport Sites TransformError TransformTypeError adapters calibrate dynamic_int8 dynamic_int8_rows gptq_int4
-        int4_by_rows mixed_precision quantization_aware quantize report sites static_int8 weight_only_float8 weight_only_int4
-        weight_only_int8 weight_only_mxfp4 weight_only_nvfp4
+        int4_by_rows load mixed_precision quantization_aware quantize report save shardings sites static_int8
+        weight_only_float8 weight_only_int4 weight_only_int8 weight_only_mxfp4 weight_only_nvfp4
     """,
     "jquant.transform.adapters": """
         attach init merge

@@ -1,19 +1,20 @@
-"""The header of a safetensors file, every part of which is checked.
+"""Safetensors files: headers, every part of which is checked, and the writing of whole files.
 
 The package safetensors silently takes the last of two tensors with the same name, and its NumPy functions lack 8-bit floats.
 """
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
 from jquant.errors import CheckpointError
 from jquant.files.diagnostics import refuse
+from jquant.files.replacing import replacing
 from jquant.files.stored_tensor import MAX_BYTES, StoredTensor, check_offsets, check_shape
 
 _MAX_BYTES = 100_000_000  # of a header or a JSON file; the package safetensors has the same limit for headers
@@ -41,6 +42,50 @@ _DTYPES: Mapping[str, np.dtype] = {
         "F8_E8M0": ml_dtypes.float8_e8m0fnu,
     }.items()
 }
+
+_NAMES = {dtype.newbyteorder("="): name for name, dtype in _DTYPES.items()}
+
+
+class NewTensor(NamedTuple):
+    """A tensor to be written: its name, dtype and shape, and a function that returns its elements."""
+
+    name: str
+    dtype: np.dtype
+    shape: Sequence[int]
+    read: Callable[[], np.ndarray]
+
+
+def has_dtype(dtype: Any) -> bool:
+    """Whether the format has a dtype."""
+    return dtype in _NAMES
+
+
+def write(
+    path: Path,
+    tensors: Sequence[NewTensor],
+    metadata: Mapping[str, str],
+    each: Callable[[Sequence[NewTensor]], Iterable[NewTensor]] = iter,
+) -> None:
+    """Writes a file that appears whole or not at all. The metadata come first in its header.
+
+    Tensors are read one after the other, as `each` hands them on. They lie in an order in which each begins at a multiple of
+    its elements' size.
+    """
+    tensors = sorted(tensors, key=lambda tensor: -tensor.dtype.itemsize)
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    end = 0
+    for tensor in tensors:
+        begin, end = end, end + math.prod(tensor.shape) * tensor.dtype.itemsize
+        header[tensor.name] = {"dtype": _NAMES[tensor.dtype], "shape": [*tensor.shape], "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with replacing(path) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in each(tensors):
+            elements = np.ascontiguousarray(tensor.read()).reshape(tensor.shape)  # which was at least of rank 1
+            assert elements.dtype == tensor.dtype
+            little = elements.astype(elements.dtype.newbyteorder("<"), copy=False)
+            file.write(little.reshape(-1).view(np.uint8).data)
 
 
 def read_header(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:

@@ -2,8 +2,11 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable
+import operator
+from collections.abc import Iterable, Sequence
+from io import FileIO
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
@@ -58,7 +61,36 @@ class StoredTensor:
         offset = self.offset + first * columns * self.dtype.itemsize
         return dataclasses.replace(self, shape=(count, columns), offset=offset)
 
-    def refuse(self, reason: str):
+    def read_part(self, index: Sequence[slice]) -> np.ndarray:
+        """Reads the elements at these indices, a slice of step 1 for each dimension, and nothing else of the file."""
+        ranges = [range(size)[each] for size, each in zip(self.shape, index, strict=True)]
+        part = np.empty([len(each) for each in ranges], self.dtype)
+        whole = [len(each) == size for each, size in zip(ranges, self.shape, strict=True)]
+        # Elements follow one another in the file from the last dimension on that is not whole.
+        first = next((number for number in reversed(range(len(whole))) if not whole[number]), 0)
+        if not ranges:
+            return self.read()
+        strides = [math.prod(self.shape[number + 1 :]) for number in range(len(ranges))]
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                for outer in np.ndindex(part.shape[:first] if part.size else (0,)):
+                    starts = [each[number] for each, number in zip(ranges, (*outer, 0), strict=False)]
+                    self._read_into(file, part[outer], sum(map(operator.mul, starts, strides)))
+        except OSError as error:
+            refuse(self.path, self.name, f"cannot be read: {error}")
+        return part.astype(self.dtype.newbyteorder("="), copy=False)
+
+    def _read_into(self, file: FileIO, part: np.ndarray, start: int) -> None:
+        """Reads the elements of a contiguous array, from the one of this number on."""
+        file.seek(self.offset + start * self.dtype.itemsize)
+        buffer = part.reshape(-1).view(np.uint8).data
+        while buffer:
+            count = file.readinto(buffer)
+            if not count:
+                refuse(self.path, self.name, "ends before its last element: the file has become shorter")
+            buffer = buffer[count:]
+
+    def refuse(self, reason: str) -> NoReturn:
         """Raises a `CheckpointError` about this tensor."""
         refuse(self.path, self.name, reason)
 

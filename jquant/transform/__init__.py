@@ -35,6 +35,9 @@ from jquant.transform.recipes.recipe import (
     weight_only_nvfp4,
 )
 from jquant.transform.report import Report, SiteReport, report
+from jquant.transform.saving.load import load
+from jquant.transform.saving.save import save
+from jquant.transform.shardings import shardings
 
 __all__ = [
     "Activations",
@@ -57,10 +60,13 @@ __all__ = [
     "dynamic_int8_rows",
     "gptq_int4",
     "int4_by_rows",
+    "load",
     "mixed_precision",
     "quantization_aware",
     "quantize",
     "report",
+    "save",
+    "shardings",
     "sites",
     "static_int8",
     "weight_only_float8",

@@ -205,7 +205,7 @@ def merge(
     alpha = _checked_alpha(_MERGE, alpha)
     packed, static, floats = quantized_apply._parts(quantized_params)
     quantized_apply._types(rewrite.Resources(packed, static), ())  # asserts that all are arrays
-    quantized_apply._require_types(packed, static, floats)
+    quantized_apply._require_types(quantized_apply.__name__, packed, static, floats)
     _require_adapters(_MERGE, plan, adapters)
     users: dict[str, list[str]] = {}
     for site in plan.sites.values():

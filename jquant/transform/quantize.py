@@ -119,29 +119,55 @@ def quantize(
     if load is not None and not callable(load):
         raise TransformTypeError(f"{_NAME}: load is {shown(load)}; it must be a function that returns a parameter by name")
     functions = site_functions.with_derivative(_NAME, derivative)
-    analysis = traced.analyze(function, parameters, inputs)
+    if load is None and any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in parameters.leaves):
+        return of_types(function, parameters, inputs, functions)
+    analysis = _analyzed(function, parameters, inputs)
     plan = analysis.plan
-    traced.require_sites(function, plan)
-    has_types = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in parameters.leaves)
-    is_abstract = has_types and load is None
-    if is_abstract:
-        placeholders = {site.name: _placeholder(plan.sizes(site)) for site in plan.inputs()}
-        static = jax.eval_shape(lambda: static_inputs(_NAME, plan, placeholders))
-        observed = statistics.placeholders(plan)
-    else:
-        static, observed = static_inputs(_NAME, plan, calibration), statistics.of_sites(_NAME, plan, calibration)
+    static, observed = static_inputs(_NAME, plan, calibration), statistics.of_sites(_NAME, plan, calibration)
+    quantized_apply, _, kept = _quantized(function, parameters, inputs, functions, analysis, static, observed)
+    source = packing.Source(_NAME, parameters, load, donate)
+    packed, floats = source.pack(plan, observed, kept, progress)
+    return quantized_apply, {"sites": packed, "inputs": static, "float": floats}
+
+
+def of_types(
+    function: Function, parameters: Parameters, inputs: tuple[Any, ...], functions: rewrite.Functions
+) -> tuple["QuantizedFunction", dict[str, dict[str, Any]]]:
+    """The quantized function, and the types of its parameters, from the types of the float ones."""
+    analysis = _analyzed(function, parameters, inputs)
+    plan = analysis.plan
+    placeholders = {site.name: _placeholder(plan.sizes(site)) for site in plan.inputs()}
+    static = jax.eval_shape(lambda: static_inputs(function.name, plan, placeholders))
+    observed = statistics.placeholders(plan)
+    quantized_apply, packed, kept = _quantized(function, parameters, inputs, functions, analysis, static, observed)
+    floats = {parameters.names[number]: parameters.leaves[number] for number in kept}
+    return quantized_apply, {"sites": packed, "inputs": static, "float": floats}
+
+
+def _analyzed(function: Function, parameters: Parameters, inputs: tuple[Any, ...]) -> Analysis:
+    """A function with at least one site."""
+    analysis = traced.analyze(function, parameters, inputs)
+    traced.require_sites(function, analysis.plan)
+    return analysis
+
+
+def _quantized(
+    function: Function,
+    parameters: Parameters,
+    inputs: tuple[Any, ...],
+    functions: rewrite.Functions,
+    analysis: Analysis,
+    static: Mapping[str, Any],
+    observed: Mapping[str, Any],
+) -> tuple["QuantizedFunction", dict[str, Stored], list[int]]:
+    """The quantized function, the types of what its sites store, and the numbers of the parameters that stay float."""
     types = list(map(abstract, parameters.leaves))
-    packed = jax.eval_shape(functools.partial(packing.pack, plan), types, observed)
-    quantized_apply = QuantizedFunction(function, parameters, plan, packed, functions, _dtypes(inputs))
+    packed = jax.eval_shape(functools.partial(packing.pack, analysis.plan), types, observed)
+    quantized_apply = QuantizedFunction(function, parameters, analysis.plan, packed, functions, _dtypes(inputs))
     resources = rewrite.Resources(packed, static)
     rewritten = quantized_apply._rewritten(analysis, resources, inputs)
     quantized_apply._remember(resources, inputs, rewritten)
-    if is_abstract:
-        floats = {parameters.names[number]: parameters.leaves[number] for number in rewritten.kept}
-    else:
-        source = packing.Source(_NAME, parameters, load, donate)
-        packed, floats = source.pack(plan, observed, rewritten.kept, progress)
-    return quantized_apply, {"sites": packed, "inputs": static, "float": floats}
+    return quantized_apply, packed, rewritten.kept
 
 
 def _placeholder(sizes: tuple[int, ...]) -> Range:
@@ -225,7 +251,7 @@ class QuantizedFunction:
         types = self._types(resources, inputs)
         rewritten = self._programs.get(jaxprs.context(), {}).get(types)
         if rewritten is None:
-            self._require_types(packed, static, floats)
+            self._require_types(self.__name__, packed, static, floats)
             analysis = traced.analyze(self._function._replace(name=self.__name__), self._parameters, inputs)
             analysis = analysis._replace(plan=self._same_sites(analysis.plan, inputs))
             rewritten = self._rewritten(analysis, resources, inputs)
@@ -239,13 +265,22 @@ class QuantizedFunction:
         """The quantized parameters, checked to be those of this function."""
         return quantized_parameters.parts(self.__name__, self._plan, params)
 
-    def _require_types(self, packed: Mapping[str, Stored], static: Mapping[str, Any], floats: Mapping[str, Any]) -> None:
+    def _require_parameters(self, name: str, params: Any) -> None:
+        """Asserts for the function `name` that these are quantized parameters of this function, and no others."""
+        packed, static, floats = quantized_parameters.parts(name, self._plan, params)
+        if others := floats.keys() - set(self._parameters.names):
+            raise TransformError(f"{name}: apply has no parameters {', '.join(sorted(map(str, others)))}")
+        self._require_types(name, packed, static, floats)
+
+    def _require_types(
+        self, name: str, packed: Mapping[str, Stored], static: Mapping[str, Any], floats: Mapping[str, Any]
+    ) -> None:
         """Asserts that sites, static inputs and parameters have arrays of their types."""
-        quantized_parameters.require_stored(self.__name__, self._plan, self._stored, packed)
-        quantized_parameters.require_static(self.__name__, self._plan, static)
-        for number, name in enumerate(self._parameters.names):
-            if name in floats:
-                self._float(number, floats, ())
+        quantized_parameters.require_stored(name, self._plan, self._stored, packed)
+        quantized_parameters.require_static(name, self._plan, static)
+        for parameter, wanted in zip(self._parameters.names, self._parameters.leaves, strict=True):
+            if parameter in floats:
+                quantized_parameters.require_float(name, parameter, floats[parameter], wanted)
 
     def _float(self, number: int, floats: Mapping[str, Any], inputs: tuple[Any, ...]) -> Any:
         """A parameter that stays float, by its number."""

@@ -49,7 +49,8 @@ class _Codes:
 
     def specs(self, stored: Stored, batch: Sequence[Any], rows: Any, columns: Any) -> Stored:
         spec = PartitionSpec(*batch, rows, columns)
-        return {name: spec if array.ndim > 1 else PartitionSpec() for name, array in stored.items()}
+        rank = stored["values"].ndim  # a scale of the tensor has the dimensions of layers alone
+        return {name: spec if array.ndim == rank else PartitionSpec() for name, array in stored.items()}
 
     def why_not_split(self, rows: int, parts: int) -> str | None:
         return why_no_whole_blocks(rows, parts, self.rows_of_a_block(rows))
@@ -228,6 +229,9 @@ class Nvfp4(_Codes):
 
     def rows_of_a_block(self, rows: int) -> int:
         return self.BLOCK_SIZE
+
+    def why_not_split(self, rows: int, parts: int) -> str | None:
+        return why_no_whole_blocks(rows, parts, self.BLOCK_SIZE, "NVFP4 has no other: split its columns")
 
     def dequantize(self, stored: Stored, rows: int, dtype: np.dtype) -> jax.Array:
         codes = subbyte.unpacked_along(stored["values"], 4, -2, rows)

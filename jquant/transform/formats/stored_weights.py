@@ -126,11 +126,11 @@ SHARES = tuple(step / 50 for step in range(50, 14, -1))
 """From all of a range down to 0.3 of it, in steps of 0.02."""
 
 
-def why_no_whole_blocks(rows: int, parts: int, block_size: int) -> str | None:
-    """Why equal parts of so many rows are not whole blocks; None if they are."""
+def why_no_whole_blocks(rows: int, parts: int, block_size: int, advice: str = "pass another block_size") -> str | None:
+    """Why equal parts of so many rows are not whole blocks, and what helps; None if they are."""
     if rows % (parts * block_size) == 0:
         return None
-    return f"{parts} devices would split blocks of {block_size} of its {rows} rows: pass another block_size"
+    return f"{parts} devices would split blocks of {block_size} of its {rows} rows: {advice}"
 
 
 def title_of(weight_type: str, by_column: bool, block_size: int | None, scale_type: str) -> str:

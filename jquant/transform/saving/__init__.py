@@ -1,0 +1,1 @@
+"""Quantized parameters in a file, and back."""
