@@ -365,7 +365,7 @@ class Recipe:
             return cls(rules=rules, smallest=fields["smallest"])
         except TransformError:
             raise
-        except (TypeError, ValueError, KeyError) as error:
+        except (TypeError, ValueError, KeyError, RecursionError) as error:
             message = f"Recipe.from_json: text is {shown(text)}; it must be what Recipe.to_json returns"
             raise TransformError(message) from error
 

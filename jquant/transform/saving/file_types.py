@@ -72,6 +72,8 @@ class FileTypes:
             refuse(self._path, f"{where}/values", "its metadata do not name the blocks of this matrix")
         dtype, block_size = self._blocks[name]
         *batch, rows, columns = wanted.shape
+        if block_size > 4 * rows + 64:  # rows behind the last one are in memory
+            refuse(self._path, f"{where}/values", f"has blocks of {block_size} rows, and {rows} rows")
         count = -(-rows // block_size)
         in_file = dtype if dtype in _INT8_TYPES else np.dtype(np.uint8)
         self._typed(f"{where}/values", (in_file,), (*batch, on_host.rows_in_file(dtype, rows), columns))

@@ -101,7 +101,12 @@ def load(
     tensors, strings = safetensors.read_header(path)
     description = metadata.read(path, strings)
     function = traced.checked(_NAME, apply, description.recipe)
-    quantized_apply, wanted = of_types(function, parameters, inputs, functions)
+    try:
+        quantized_apply, wanted = of_types(function, parameters, inputs, functions)
+    except TransformTypeError:
+        raise
+    except TransformError as error:
+        refuse(path, None, f"its recipe does not fit the function: {error}")
     types = FileTypes(path, tensors, description.blocks).parameters(wanted)
     try:
         quantized_apply._require_parameters(_NAME, types)
