@@ -125,17 +125,16 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_split(name):
+def test_what_cannot_be_split():
     """By site and by what helps; with that, it can."""
-    scheme, shape, spec, message = REFUSED[name]
     start = r"transform.shardings: the mesh \(model=8\) cannot split:\n- w: (8 devices )?(would )?"
-    with pytest.raises(TransformError, match=start + message):
-        obstacles(scheme, shape, spec)
-    if field := re.search(r"k_parts=(\d+)", message):
-        fields = {"weight_type": scheme.weight_type, "block_size": scheme.block_size, "k_parts": int(field[1])}
-        values = obstacles(Scheme(**fields), shape, spec)["sites"]["w"]["values"]
-        assert all("model" in leaf.spec for leaf in jax.tree.leaves(values))
+    for scheme, shape, spec, message in REFUSED.values():
+        with pytest.raises(TransformError, match=start + message):
+            obstacles(scheme, shape, spec)
+        if field := re.search(r"k_parts=(\d+)", message):
+            fields = {"weight_type": scheme.weight_type, "block_size": scheme.block_size, "k_parts": int(field[1])}
+            values = obstacles(Scheme(**fields), shape, spec)["sites"]["w"]["values"]
+            assert all("model" in leaf.spec for leaf in jax.tree.leaves(values))
 
 
 def test_all_obstacles_at_once():
