@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 from support import saved_model_worker, saved_models
 from support.networks import SCHEMES, Float, recipe
 from support.sampling import one_in
-from support.small_functions import NETWORKS, draw_operands
+from support.small_functions import NETWORKS, applicable_schemes, draw_operands
 
 import jquant
 from jquant import transform
@@ -98,7 +98,10 @@ def test_what_the_file_has(everything, tmp_path):
     assert 0.75 * in_memory < len(tensors) < in_memory  # which has column sums, and whole blocks
 
 
-@one_in(29, ("name", "scheme"), [(name, scheme) for scheme in SCHEMES for name in NETWORKS], others="full")
+CASES = [(name, scheme) for name, network in NETWORKS.items() for scheme in applicable_schemes(network)]
+
+
+@one_in(29, ("name", "scheme"), CASES, others="full")
 def test_networks(name, scheme, tmp_path, count):
     """Each small function with each scheme: all bytes, on one device, and split over four where that is allowed."""
     network = NETWORKS[name]
