@@ -19,7 +19,7 @@ import jquant
 ELSEWHERE = {"operators.md", "scaling.md", "calibration.md", "recipes.md", "models.md"}
 PAGES = [path.name for path in DOCS.glob("*.md") if path.name not in ELSEWHERE and "```python" in path.read_text()]
 WRITTEN = {
-    "tutorial.md": {"model.npz"},
+    "tutorial.md": {"model.safetensors"},
     "off_by_one.md": {"off_by_one.png"},
     "checkpoints.md": {"float", "fp8", "model", "model.gguf"},
 }

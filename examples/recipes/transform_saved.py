@@ -1,4 +1,4 @@
-"""Int8 parameters in an Orbax checkpoint and in a safetensors file, restored without the float parameters.
+"""Int8 parameters in a file of `transform.save` and in an Orbax checkpoint, restored without the float parameters.
 
 pip install ".[recipes]"
 python examples/recipes/transform_saved.py
@@ -11,9 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from safetensors.numpy import load_file, save_file
 
-import jquant
+import jquant.checkpoints
 from jquant import transform
 
 
@@ -29,25 +28,6 @@ def initial(key: jax.Array):
     return {"layers": layers, "head": {"kernel": jax.random.normal(second, (64, 10)) / 8}}
 
 
-def is_packed(node) -> bool:
-    return isinstance(node, jquant.PackedMatrix)
-
-
-def to_safetensors(quantized_params) -> dict[str, np.ndarray]:
-    """Arrays by name; packed weights as matrices, since their packed form may differ between versions."""
-    leaves = jax.tree_util.tree_leaves_with_path(quantized_params, is_leaf=is_packed)
-    named = {jax.tree_util.keystr(path, simple=True, separator=":"): leaf for path, leaf in leaves}
-    return {name: np.array(leaf.unpack() if is_packed(leaf) else leaf, order="C") for name, leaf in named.items()}
-
-
-def from_safetensors(arrays: dict[str, np.ndarray], target):
-    def restored(path, leaf):
-        array = jnp.asarray(arrays[jax.tree_util.keystr(path, simple=True, separator=":")])
-        return jquant.pack_matrix(array) if is_packed(leaf) else array
-
-    return jax.tree_util.tree_map_with_path(restored, target, is_leaf=is_packed)
-
-
 def main() -> None:
     params, x = initial(jax.random.key(0)), jax.random.normal(jax.random.key(1), (32, 64))
     recipe = transform.static_int8
@@ -57,18 +37,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         with ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save(Path(folder, "orbax"), quantized_params)
-        save_file(to_safetensors(quantized_params), Path(folder, "int8.safetensors"))
+        transform.save(Path(folder, "int8.safetensors"), quantized_apply, quantized_params, calibration=calibration)
 
         # Another program: it has the function and the types of its parameters, but no values and no ranges.
         types = jax.eval_shape(initial, jax.random.key(0))
-        restored_apply, target = transform.quantize(apply, types, recipe, jax.ShapeDtypeStruct((1, 64), jnp.float32))
+        one_row = jax.ShapeDtypeStruct((1, 64), jnp.float32)
+        loaded_apply, loaded = transform.load(Path(folder, "int8.safetensors"), apply, types, one_row)
+        restored_apply, target = transform.quantize(apply, types, recipe, one_row)
         with ocp.StandardCheckpointer() as checkpointer:
             from_orbax = checkpointer.restore(Path(folder, "orbax"), target)
-        arrays = load_file(Path(folder, "int8.safetensors"))
-        from_file = from_safetensors(arrays, target)
+        arrays = jquant.checkpoints.load(Path(folder, "int8.safetensors")).read()
 
     y = jax.jit(quantized_apply)(quantized_params, x)
-    for restored in (from_orbax, from_file):
+    for restored_apply, restored in ((restored_apply, from_orbax), (loaded_apply, loaded)):
         assert jax.tree.structure(restored) == jax.tree.structure(quantized_params)
         jax.tree.map(np.testing.assert_array_equal, restored, quantized_params)
         np.testing.assert_array_equal(jax.jit(restored_apply)(restored, x), y)
