@@ -49,10 +49,10 @@ def main() -> None:
         arrays = jquant.checkpoints.load(Path(folder, "int8.safetensors")).read()
 
     y = jax.jit(quantized_apply)(quantized_params, x)
-    for restored_apply, restored in ((restored_apply, from_orbax), (loaded_apply, loaded)):
+    for function, restored in ((restored_apply, from_orbax), (loaded_apply, loaded)):
         assert jax.tree.structure(restored) == jax.tree.structure(quantized_params)
         jax.tree.map(np.testing.assert_array_equal, restored, quantized_params)
-        np.testing.assert_array_equal(jax.jit(restored_apply)(restored, x), y)
+        np.testing.assert_array_equal(jax.jit(function)(restored, x), y)
     for name, array in sorted(arrays.items()):
         print(f"{name:<31} {array.dtype!s:<7} {list(array.shape)}")
     print("bit-identical: the parameters and what the function computes with them")
