@@ -2,9 +2,9 @@
 
     python -m benchmarks.serving [--requests 2000] [--clients 32] [--native]
 
-Clients that each wait for an answer before they ask again send sentences of 1 to 256 random words, most of them short. Prints
-the answers a second, and the times from request to answer. Each server is a process of its own. With --native, products are
-jquant-native's on processors with AMX, too.
+Clients that each wait for an answer before they ask again send sentences of 1 to 256 random words, most of them short.
+Prints the answers a second, and the times from request to answer. Each server is a process of its own. With --native,
+products are jquant-native's on processors with AMX, too.
 """
 
 import argparse
