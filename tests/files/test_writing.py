@@ -27,6 +27,7 @@ def written(path, arrays):
     return safetensors.read_header(path)
 
 
+@pytest.mark.gate  # where the package safetensors is installed
 def test_written(tmp_path):
     """Each type, scalars and empty arrays: as this package and the package safetensors read them."""
     numpy = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed (extra: recipes)")

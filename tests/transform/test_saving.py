@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from checkpoints.malformed import edit, split_header, with_header, with_random_bytes
 from jax.sharding import PartitionSpec
 from support import saved_model_worker, saved_models
+from support.broken_files import edit, split_header, with_header, with_random_bytes
 from support.networks import SCHEMES, Float, recipe
 from support.sampling import one_in
 from support.small_functions import NETWORKS, applicable_schemes, draw_operands
@@ -73,6 +73,7 @@ def test_another_process(everything, tmp_path, count):
     count("loaded arrays", len(jax.tree.leaves(all_params)))
 
 
+@pytest.mark.gate  # where the package safetensors is installed
 def test_what_the_file_has(everything, tmp_path):
     """Read by the package safetensors, and decoded by hand: each matrix in its own bits, and the recipe."""
     safetensors = pytest.importorskip("safetensors", reason="safetensors is not installed (extra: recipes)")

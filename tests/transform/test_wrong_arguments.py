@@ -8,6 +8,7 @@ import dataclasses
 import inspect
 import itertools
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,10 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 from support.wrong_values import WRONG
 
 from jquant import transform
 from jquant.calibration import Range
+from jquant.checkpoints import CheckpointError
 from jquant.transform import Recipe, Scheme, adapters
 
 PARAMS = {"w": np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8), "b": np.ones(8, np.float32)}
@@ -84,6 +87,11 @@ _STATISTICS = transform.calibrate(apply, PARAMS, [X], PREPARED)
 _SEARCH = {**defaults(transform.mixed_precision), "params": PARAMS, "batches": [X], "candidates": [Scheme(), None]}
 _QUANTIZE = {**defaults(transform.quantize), "apply": apply, "recipe": STATIC, "inputs": X, "calibration": RANGES}
 _DRAW = {"path": "plot.png"}
+_FOLDER = tempfile.TemporaryDirectory()
+_FILE = f"{_FOLDER.name}/parameters.safetensors"
+transform.save(_FILE, QUANTIZED, STORED)
+_LOAD = {**defaults(transform.load), "path": _FILE, "apply": apply, "params": jax.eval_shape(lambda: PARAMS), "inputs": X}
+_ON_A_MESH = {"mesh": jax.make_mesh((1,), ("d",)), "rules": [("w", PartitionSpec(None, "d"))]}
 CALLS = {
     "sites": call(transform.sites, apply=apply, params=PARAMS, inputs=X, recipe=STATIC),
     "calibrate": call(
@@ -117,6 +125,16 @@ CALLS = {
     "Recipe.rule_for": call(Recipe.rule_for, function=STATIC.rule_for, name="w", kind="matmul", only_by_kind=False),
     "Report.draw": call(transform.Report.draw, function=transform.Report((), 1.0, 1, 1).draw, **_DRAW),
     "MixedPrecision.draw": call(transform.MixedPrecision.draw, function=transform.MixedPrecision(*[()] * 12).draw, **_DRAW),
+    "save": call(
+        transform.save,
+        **defaults(transform.save),
+        path=f"{_FOLDER.name}/written.safetensors",
+        quantized_apply=QUANTIZED,
+        quantized_params=STORED,
+    ),
+    "load": call(transform.load, **_LOAD),
+    "load, mesh": call(transform.load, **{**_LOAD, **_ON_A_MESH}),
+    "shardings": call(transform.shardings, quantized_apply=QUANTIZED, quantized_params=STORED, **_ON_A_MESH),
     "QuantizedFunction": call(transform.QuantizedFunction.__call__, function=QUANTIZED, params=STORED, inputs=X),
     "QuantizedFunction, blocks": stored_as(BLOCKS),
     "QuantizedFunction, floats": stored_as(FLOATS),
@@ -164,6 +182,9 @@ VALID = {
     ("adapters.init", "dtype"): {"a dtype"},
     ("", "adapters"): {"no dict"},
     ("", "path"): {"a string", "no text"},
+    ("", "rules"): {"no list", "no tuple"},
+    ("load", "mesh"): {"None"},
+    ("save", "calibration"): {"None", "no dict", "a dict of None", "quantized parameters of None"},
 }
 # The same for nodes of a tree, by a pattern of the path.
 VALID_NODES = {
@@ -183,7 +204,7 @@ NAMED = {
     "inputs": r"inputs|apply has no site|The inputs are",
     "params": "params|quantized parameters|has no site",
     "load": "load|weights",
-    "quantized_params": r"params|quantized parameters",
+    "quantized_params": r"params|quantized parameters|apply has no parameters",
     "recipe": "recipe|calibration",
     "apply": "apply|weights",
 }
@@ -223,7 +244,7 @@ def complaint(name: str, argument: str, path: tuple[str, ...], wrong: str) -> st
     what = f"{name}: {wrong} for {'/'.join((argument, *path))}"
     try:
         CALLS[name](argument, value)
-    except transform.TransformError as error:
+    except (transform.TransformError, CheckpointError) as error:
         is_named = re.search(NAMED.get(argument, argument), str(error))
         return "" if is_named else f"{what} is not named: {error}"
     except Exception as error:

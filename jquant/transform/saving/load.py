@@ -8,7 +8,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 from jax.tree_util import keystr
 
-from jquant.arguments.statics import boolean
+from jquant.arguments.statics import boolean, is_sequence
 from jquant.calibration.batches import with_progress
 from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.files import safetensors
@@ -88,6 +88,8 @@ def load(
     if not isinstance(mesh, Mesh | None):
         kind = "an AbstractMesh, which has no devices" if isinstance(mesh, AbstractMesh) else shown(mesh)
         raise TransformTypeError(f"{_NAME}: mesh is {kind}; it must be a mesh, such as jax.make_mesh returns, or None")
+    if not is_sequence(rules):
+        raise TransformTypeError(f"{_NAME}: rules is {shown(rules)}; it must be a list of pairs, as for transform.shardings")
     if mesh is None and len(rules):
         raise TransformError(f"{_NAME}: rules are given without a mesh: pass mesh=, too")
     with as_transform_errors():

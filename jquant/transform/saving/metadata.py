@@ -15,7 +15,6 @@ from jquant.errors import TransformError
 from jquant.files import safetensors
 from jquant.files.diagnostics import refuse
 from jquant.packed.block_matrix import PackedBlockMatrix
-from jquant.transform.observations.statistics import range_of
 from jquant.transform.recipes.recipe import Recipe
 
 FORMAT, VERSION = "jquant.transform", 1
@@ -37,7 +36,9 @@ class Description(NamedTuple):
     blocks: dict[str, Blocks]
 
 
-def written(recipe: Recipe, sites: Mapping[str, Mapping[str, Any]], calibration: Mapping[str, Any]) -> dict[str, str]:
+def written(
+    recipe: Recipe, sites: Mapping[str, Mapping[str, Any]], ranges: Mapping[str, tuple[np.ndarray, np.ndarray]]
+) -> dict[str, str]:
     """The strings for a file. `format` is the first, as `_START` has it."""
     versions = {
         "jquant": importlib.import_module("jquant").__version__,
@@ -52,20 +53,15 @@ def written(recipe: Recipe, sites: Mapping[str, Mapping[str, Any]], calibration:
         "format": FORMAT,
         "format_version": str(VERSION),
         "recipe": recipe.to_json(),
-        "calibration": json.dumps(_ranges(calibration)),
+        "calibration": json.dumps(_as_lists(ranges)),
         "blocks": json.dumps(blocks),
         "versions": json.dumps(versions),
     }
 
 
-def _ranges(calibration: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The range of each input that has one: a number, or a list of those of layers."""
-    ranges = {name: range_of(entry) for name, entry in calibration.items()}
-    return {
-        name: dict(zip(("min", "max"), (np.asarray(bound).tolist() for bound in each), strict=True))
-        for name, each in ranges.items()
-        if each is not None
-    }
+def _as_lists(ranges: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, dict[str, Any]]:
+    """A range is two numbers, or two lists of those of layers."""
+    return {name: {"min": low.tolist(), "max": high.tolist()} for name, (low, high) in ranges.items()}
 
 
 def read(path: Path, strings: Mapping[str, str]) -> Description:

@@ -18,6 +18,7 @@ from jquant.packed import on_host
 from jquant.packed.block_matrix import PackedBlockMatrix
 from jquant.packed.matrix import PackedMatrix
 from jquant.placement import explain_array_errors_as
+from jquant.transform.observations.statistics import range_of, real_numbers
 from jquant.transform.program.parameters import described, require_arrays
 from jquant.transform.quantize import QuantizedFunction
 from jquant.transform.recipes.checks import as_transform_errors
@@ -76,16 +77,36 @@ def save(
     require_quantized(_NAME, quantized_apply)
     with as_transform_errors():
         progress = boolean(_NAME, "progress", progress)
-    if calibration is not None and not isinstance(calibration, Mapping):
-        wanted = "it must be what transform.calibrate returned, a mapping from site names to ranges"
-        raise TransformTypeError(f"{_NAME}: calibration is {described(calibration)}; {wanted}")
+    ranges = _ranges({} if calibration is None else calibration)
     require_arrays(f"{_NAME}: quantized_params", quantized_params, allow_traced=False)
     quantized_apply._require_parameters(_NAME, quantized_params)
     _require_addressable(quantized_params)
     recipe = quantized_apply._function.recipe
-    strings = metadata.written(recipe, quantized_params["sites"], calibration or {})
+    strings = metadata.written(recipe, quantized_params["sites"], ranges)
     each: Callable = functools.partial(with_progress, _NAME, what="saving", unit="tensor") if progress else iter
     safetensors.write(path, list(_tensors(quantized_params)), strings, each)
+
+
+def _ranges(calibration: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The ranges of a calibration, by the names of their sites, asserting that they are some."""
+    wanted = "it must be what transform.calibrate returned, a mapping from site names to ranges"
+    if not isinstance(calibration, Mapping):
+        raise TransformTypeError(f"{_NAME}: calibration is {described(calibration)}; {wanted}")
+    found = {}
+    for name, entry in calibration.items():
+        observed = range_of(entry)
+        try:
+            if not isinstance(name, str):
+                raise TypeError
+            if observed is not None:
+                low, high = map(real_numbers, observed)
+                found[name] = low, high
+        except (TypeError, ValueError):
+            where = f"{_NAME}: calibration has {described(entry)} for {shown(name)}"
+            raise TransformTypeError(f"{where}; {wanted}") from None
+        if not np.isfinite(found.get(name, 0)).all():
+            raise TransformError(f"{_NAME}: calibration[{name!r}] has a range that is not finite: {shown(observed)}")
+    return found
 
 
 def as_path(name: str, path: Any) -> Path:
