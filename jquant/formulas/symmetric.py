@@ -13,17 +13,16 @@ from jquant.formulas.scale_and_zero_point import quantization_parameters
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 
-def quantized(x: jax.Array, axes: Sequence[int], dtype: np.dtype, *, scale_of_zeros: int = 1) -> Quantized:
+def quantized(x: jax.Array, axes: Sequence[int], dtype: np.dtype) -> Quantized:
     """`x` in a signed integer type, with a scale for the elements that differ in `axes` alone, of the rank of `x`.
 
     ``scale = max(abs(x)) / max(dtype)``, so that the smallest integer of the type does not occur. Where that is no normal
-    number, all integers are 0, and the scale is `scale_of_zeros`: 1, as operators return it, or 0 where scales are
-    multiplied into what is rounded later, among which a 1 may be far too large.
+    number, all integers are 0, and so is the scale, not 1 as operators return it: scales are multiplied into what is rounded
+    later, among which a 1 may be far too large.
     """
     value = exact.numerator(x)
     largest = largest_magnitude(value, axes)
     scale, _ = quantization_parameters(-largest, largest, dtype, symmetric=True, narrow_range=True)
     integers = affine.quantize(value, ScaleZeroPoint(scale, None), dtype)
-    if scale_of_zeros != 1:
-        scale = jnp.where(largest < scale, np.float32(scale_of_zeros), scale)  # no element is below its scale; NaN is not
+    scale = jnp.where(largest < scale, np.float32(0), scale)  # no element is below its scale; NaN is not
     return Quantized(integers, scale, None)

@@ -12,7 +12,7 @@ from jquant.quantized_tensor import Quantized
 
 def quantized(x: jax.Array, dtype: np.dtype) -> Quantized:
     """Rows along the last dimension in a signed integer type, with a scale for each, which is 0 for a row of zeros."""
-    return symmetric.quantized(x, (x.ndim - 1,), dtype, scale_of_zeros=0)
+    return symmetric.quantized(x, (x.ndim - 1,), dtype)
 
 
 def updated(array: jax.Array, rows: jax.Array, position: jax.Array, layer: ArrayLike | None = None) -> jax.Array:

@@ -19,14 +19,6 @@ constexpr int64_t kColumnUnit = 64;                     // columns that are mult
 constexpr int64_t kLeastBytes = 2048;                   // of a row of B in a part: shorter pieces are slow to read
 constexpr int64_t kNibblesPerWord = 4;
 
-// A type of floats; kInt32 if it is another one.
-Type type_of_floats(ffi::DataType type) {
-  return type == ffi::DataType::F32    ? Type::kFloat32
-         : type == ffi::DataType::F16  ? Type::kFloat16
-         : type == ffi::DataType::BF16 ? Type::kBfloat16
-                                       : Type::kInt32;
-}
-
 // An array of shape (batch or 1, blocks, columns), of bytes or of floats.
 struct BlockArray {
   const char* data = nullptr;

@@ -77,9 +77,10 @@ ffi::Error quantize(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Result<ffi::Any
   const Loops* loops = chosen_loops();
   if (loops == nullptr) return invalid("JQUANT_NATIVE_ISA names no instruction set of this processor");
   const auto sizes = x.dimensions(), output_sizes = output->dimensions();
-  const ffi::DataType type = x.element_type(), output_type = output->element_type();
+  const Type type = type_of_floats(x.element_type());
+  const ffi::DataType output_type = output->element_type();
   if (sizes.size() != 2 || output_sizes.size() != 2 || !std::equal(sizes.begin(), sizes.end(), output_sizes.begin()) ||
-      !is_byte(output_type) || (type != ffi::DataType::F32 && type != ffi::DataType::F16 && type != ffi::DataType::BF16))
+      !is_byte(output_type) || type == Type::kInt32)
     return invalid(described("x", x) + " and " + described("the output", *output) + " are no floats and bytes of one shape");
   const auto is_by_slice = [&](const ffi::AnyBuffer& array, ffi::DataType wanted) {
     return array.element_type() == wanted && array.dimensions().size() == 1 && array.dimensions()[0] == sizes[0];
@@ -89,9 +90,7 @@ ffi::Error quantize(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Result<ffi::Any
                    " do not have an element for each slice");
   DynamicQuantization quantization;
   quantization.x = x.untyped_data();
-  quantization.type = type == ffi::DataType::F32   ? Type::kFloat32
-                      : type == ffi::DataType::F16 ? Type::kFloat16
-                                                   : Type::kBfloat16;
+  quantization.type = type;
   quantization.output = static_cast<uint8_t*>(output->untyped_data());
   quantization.slices = sizes[0];
   quantization.length = sizes[1];

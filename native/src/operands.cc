@@ -82,6 +82,13 @@ std::string described(std::string_view name, const ffi::AnyBuffer& array) {
 
 bool is_byte(ffi::DataType type) { return type == ffi::DataType::S8 || type == ffi::DataType::U8; }
 
+Type type_of_floats(ffi::DataType type) {
+  return type == ffi::DataType::F32    ? Type::kFloat32
+         : type == ffi::DataType::F16  ? Type::kFloat16
+         : type == ffi::DataType::BF16 ? Type::kBfloat16
+                                       : Type::kInt32;
+}
+
 std::string_view first_word(std::string_view words) {
   words.remove_prefix(std::min(words.find_first_not_of(' '), words.size()));
   return words.substr(0, words.find(' '));

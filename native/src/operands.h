@@ -104,6 +104,9 @@ ffi::Error invalid(const std::string& message);
 
 bool is_byte(ffi::DataType type);
 
+// A type of floats; kInt32 if it is another one.
+Type type_of_floats(ffi::DataType type);
+
 template <class Read>
 ffi::Error read_arrays_of_roles(std::string_view roles, ffi::RemainingArgs operands, const Read& read) {
   size_t position = 0;
