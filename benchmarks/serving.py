@@ -1,10 +1,9 @@
 """Measures the server of examples/serve.py under load, with buckets and without, beside jquant-native's absence.
 
-    python -m benchmarks.serving [--requests 2000] [--clients 32] [--native]
+    python -m benchmarks.serving [--requests 2000] [--clients 32]
 
 Clients that each wait for an answer before they ask again send sentences of 1 to 256 random words, most of them short.
-Prints the answers a second, and the times from request to answer. Each server is a process of its own. With --native,
-products are jquant-native's on processors with AMX, too.
+Prints the answers a second, and the times from request to answer. Each server is a process of its own.
 """
 
 import argparse
@@ -25,14 +24,6 @@ import numpy as np
 
 SERVE = Path(__file__).parents[1] / "examples" / "serve.py"
 WORDS, LONGEST = 1000, 256
-START = """
-import runpy, sys
-from jquant.kernels.native import shared_library
-if {native}:
-    shared_library.cpu_features.has_amx_int8 = lambda: False
-sys.argv = ["serve.py", *{arguments}]
-runpy.run_path({path!r}, run_name="__main__")
-"""
 
 
 class Form(NamedTuple):
@@ -58,18 +49,17 @@ def sentences(number: int) -> list[list[int]]:
 
 
 @contextmanager
-def server(form: Form, folder: Path, native: bool) -> Iterator[tuple[str, float]]:
+def server(form: Form, folder: Path) -> Iterator[tuple[str, float]]:
     """The address of a server, and the seconds until it answered."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     arguments = ["--parameters", str(folder / "encoder.safetensors"), "--port", str(port), "--most-waiting", "1000"]
     arguments += ["--batches", *map(str, form.batches), "--lengths", *map(str, form.lengths)]
-    program = START.format(native=native, arguments=arguments, path=str(SERVE))
     environment = os.environ if form.native else {**os.environ, "JQUANT_NATIVE_ISA": "none"}
     start = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-c", program], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, str(SERVE), *arguments], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
         while True:
@@ -109,13 +99,12 @@ def main() -> None:
     )
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--native", action="store_true", help="products by jquant-native, also where XLA's are the default")
     arguments = parser.parse_args()
     asked = sentences(arguments.requests)
     print("| | answers a second | median, ms | 99 of 100 below, ms | start, s |\n|---|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as folder:
         for name, form in FORMS.items():
-            with server(form, Path(folder), arguments.native) as (address, seconds):
+            with server(form, Path(folder)) as (address, seconds):
                 asyncio.run(load(address, asked[:100], arguments.clients))  # the first calls
                 rate, times = asyncio.run(load(address, asked, arguments.clients))
             median, slow = np.percentile(times, [50, 99])

@@ -1,12 +1,12 @@
 """Measures single quantized nodes beside onnxruntime, and chains of quantized layers beside float32, with their compiling.
 
-    python -m benchmarks.sites [--rounds 60] [--synchronous] [--native] [--only nodes chains compiling] [--nodes PATTERN ...]
+    python -m benchmarks.sites [--rounds 60] [--synchronous] [--only nodes chains compiling] [--nodes PATTERN ...]
 
 A node is an ONNX file of one QLinearMatMul or QLinearConv with a uint8 result, run by `jquant.onnx` with its weights as
 parameters. Each row has two ratios to onnxruntime's time (two threads that do not spin), both of medians: of calls in a
 tight loop, and of calls that alternate with the other engine's. Integers are uniform. With --synchronous, JAX runs programs
 in the thread of their caller (`jax_cpu_enable_async_dispatch` is false); by default it hands all but the smallest to
-another. With --native, products are jquant-native's on processors with AMX, too.
+another.
 """
 
 import argparse
@@ -27,7 +27,6 @@ from benchmarks import environment
 from benchmarks.measure import measure, quartiles
 from benchmarks.models.profile import finish
 from jquant import transform
-from jquant.kernels.native import shared_library
 from jquant.onnx import onnxruntime_session
 
 Calls = dict[Any, Callable[[], Any]]
@@ -197,13 +196,10 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--synchronous", action="store_true", help="run programs in the thread of their caller")
-    parser.add_argument("--native", action="store_true", help="products by jquant-native, also where XLA's are the default")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--nodes", nargs="+", default=["*"], metavar="PATTERN")
     arguments = parser.parse_args()
     jax.config.update("jax_cpu_enable_async_dispatch", not arguments.synchronous)
-    if arguments.native:
-        shared_library.cpu_features.has_amx_int8 = lambda: False
     print(environment.describe(["onnx", "onnxruntime", "jquant-native"]))
     print("dispatch:", "synchronous" if arguments.synchronous else "JAX's default")
     parts = {"nodes": functools.partial(nodes, arguments.nodes), "chains": chains, "compiling": compiling}

@@ -17,7 +17,7 @@ DEFAULTS = ", ".join(f"{chosen} on {platform}" for platform, chosen in implement
 QUESTIONS = [  # from top to bottom; the answer that leads to the right, and what is there, with its colour
     ("a product is traced:\none equation, integer_dot, of types alone", "", "", INK),
     ("the program is lowered,\nonce for each of its platforms", "", "", INK),
-    (f"implementation=, or else the platform's default:\n{DEFAULTS}\n(native if it is installed, without AMX)", "", "", INK),
+    (f"implementation=, or else the platform's default:\n{DEFAULTS}\n(native if it is installed)", "", "", INK),
     ("is it XLA's,\nor native in a program for jax.export?", "yes", "XLA's product", BLUE),
     (
         "does XLA partition the program?",

@@ -6,8 +6,7 @@
 Prints a table. onnxruntime has its default session: all optimizations, one thread for each core, which spin between calls.
 A ratio is the median of the ratios of the rounds, in each of which each has a turn of at least two calls; the first call of
 each turn does not count. With --profile, it also prints the operations of XLA that take most of the time of a call.
-With --native, products are jquant-native's on processors with AMX, too. With --without-spinning, onnxruntime's threads sleep
-between calls, which is fairer where other programs run.
+With --without-spinning, onnxruntime's threads sleep between calls, which is fairer where other programs run.
 """
 
 import argparse
@@ -26,7 +25,6 @@ import numpy as np
 from benchmarks import environment
 from benchmarks.measure import measure
 from benchmarks.models.profile import compile_cost, finish, operations, profile
-from jquant.kernels.native import shared_library
 
 Inputs = dict[str, np.ndarray]
 FORMS: tuple[Literal["as_written", "fused"], ...] = ("as_written", "fused")
@@ -265,11 +263,8 @@ def main() -> None:
     )
     parser.add_argument("--wheels", type=Path, default=os.environ.get("JQUANT_WHEELS", "wheels"), metavar="FOLDER")
     parser.add_argument("--profile", action="store_true", help="print the operations that take most of the time")
-    parser.add_argument("--native", action="store_true", help="products by jquant-native, also where XLA's are the default")
     parser.add_argument("--without-spinning", action="store_true", help="let onnxruntime's threads sleep between calls")
     arguments = parser.parse_args()
-    if arguments.native:
-        shared_library.is_default = lambda: shared_library.load().instruction_set is not None
     description = environment.describe(["onnx", "onnxruntime", "jquant-native"])
     print(environment.summary(description, with_revision=True), HEADER, sep="\n\n", flush=True)
     for name in tqdm(arguments.models, unit="model"):

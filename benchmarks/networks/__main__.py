@@ -1,10 +1,10 @@
 """Measures networks of other people's packages in int8 (`transform.dynamic_int8`) beside their floats.
 
-    python -m benchmarks.networks [--rounds 30] [--networks NAME ...] [--native]
+    python -m benchmarks.networks [--rounds 30] [--networks NAME ...]
 
 Prints a table: how many products, convolutions and embeddings are quantized, and how many stay float; the signal-to-noise
 ratio of the outputs; and int8 over float in the bytes of the ONNX files, the time of a call, and the time to trace and
-compile. `.ci/networks.txt` has the packages. With --native, products are jquant-native's on processors with AMX, too.
+compile. `.ci/networks.txt` has the packages.
 """
 
 import argparse
@@ -19,7 +19,6 @@ from benchmarks.measure import measure
 from benchmarks.models.profile import compile_cost, finish
 from benchmarks.networks.networks import NETWORKS
 from benchmarks.networks.quantized import quantized
-from jquant.kernels.native import shared_library
 from jquant.onnx import export
 from jquant.onnx.compare.measures import decibels_of
 
@@ -68,10 +67,7 @@ def main() -> None:
     parser.add_argument(
         "--networks", nargs="+", choices=NETWORKS, default=[*NETWORKS], metavar="NAME", help=", ".join(NETWORKS)
     )
-    parser.add_argument("--native", action="store_true", help="products by jquant-native, also where XLA's are the default")
     arguments = parser.parse_args()
-    if arguments.native:
-        shared_library.is_default = lambda: shared_library.load().instruction_set is not None
     packages = dict.fromkeys(NETWORKS[name].package for name in arguments.networks)
     print(environment.summary(environment.describe([*packages, "flax", "onnxruntime"])), HEADER, sep="\n\n")
     for name in tqdm(arguments.networks, unit="network"):

@@ -33,7 +33,7 @@ def _quantize(
         return _by_formula(x, rank, axes, symmetric, dtype)
 
     def by_library(x: jax.Array) -> DynamicQuantizeOutput:
-        if not implementations.is_native_for_floats():
+        if not implementations.is_native_default():
             return by_xla(x)
         along = tuple(range(-rank, 0)) if axes is None else axes
         return native.quantize(x, along, symmetric, dtype, by_row=axes is not None)

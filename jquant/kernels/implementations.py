@@ -22,14 +22,14 @@ DEFAULTS = {"cpu": Implementation.NATIVE, "tpu": Implementation.XLA, "cuda": Imp
 def default(platform: str) -> Implementation:
     """The implementation for `implementation=None` in a program for `platform`."""
     implementation = DEFAULTS.get(platform, Implementation.XLA)
-    if implementation is Implementation.NATIVE and not shared_library.is_default():
+    if implementation is Implementation.NATIVE and not shared_library.is_usable():
         return Implementation.XLA
     return implementation
 
 
-def is_native_for_floats() -> bool:
-    """Whether programs for a CPU multiply floats by the library. XLA's tiles of int8 (AMX) are of no use to these."""
-    return DEFAULTS["cpu"] is Implementation.NATIVE and shared_library.load().instruction_set is not None
+def is_native_default() -> bool:
+    """Whether programs for a CPU use the library unless they ask for something else."""
+    return default("cpu") is Implementation.NATIVE
 
 
 def exportable(implementation: Implementation, context: mlir.LoweringRuleContext) -> Implementation:

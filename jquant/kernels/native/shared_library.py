@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jquant.lowering import cpu_features
-
 PACKAGE = "jquant_native"
 VARIABLE = "JQUANT_NATIVE_ISA"  # of the environment: an instruction set, or "none"
 PRODUCT = "jquant_product"
@@ -137,9 +135,6 @@ def require(name: str, *sizes: Any) -> Function:
     return function
 
 
-def is_default() -> bool:
-    """Whether programs for a CPU use the library unless they ask for something else.
-
-    Not on processors that multiply tiles of int8 (AMX), where nobody has compared it with XLA, which uses them.
-    """
-    return load().instruction_set is not None and not cpu_features.has_amx_int8()
+def is_usable() -> bool:
+    """Whether it is installed, and this processor and this version of jax can use it."""
+    return load().instruction_set is not None

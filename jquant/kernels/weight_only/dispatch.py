@@ -59,7 +59,7 @@ def _by_sums(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
 
 def _on_this_cpu(a: jax.Array, weights: Weights, dtype: np.dtype) -> jax.Array:
     """In compiled code, where that is the default; its result needs no seal, because XLA cannot look into the call."""
-    is_native = implementations.is_native_for_floats()
+    is_native = implementations.is_native_default()
     multiply = implementations.unless_declined(native.matmul, _in_parts) if is_native else _in_parts
     return multiply(a, weights, dtype)
 

@@ -14,7 +14,7 @@ from support.native import requires_native
 
 import jquant
 from jquant.kernels import implementations, xla_blocks
-from jquant.kernels.native import blocks, shared_library
+from jquant.kernels.native import blocks
 
 from .. import mapped_operands
 from ..block_operands import integers
@@ -184,9 +184,8 @@ def test_derivatives():
 
 
 @pytest.mark.parametrize("dtype", ["int4", "int8"])
-def test_an_operator_with_its_scales_is_one_call(monkeypatch, dtype):
+def test_an_operator_with_its_scales_is_one_call(dtype):
     """XLA computes nothing beside it, and so runs the program in its caller's thread."""
-    monkeypatch.setattr(shared_library, "is_default", lambda: True)
     rng = np.random.default_rng(5)
     a, a_zero_point, b = operands(rng, (5, 64, 32), 40, dtype, ("uint8", "each"), None, np.float32)
     a_scale, bias = rng.normal(size=(5, 1)).astype(np.float32), rng.normal(size=(1, 40)).astype(np.float32)

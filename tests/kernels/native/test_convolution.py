@@ -27,7 +27,6 @@ from jquant.kernels.convolution import composed
 from jquant.kernels.convolution.dispatch import convolution
 from jquant.kernels.epilogue import AddBias, Dequantize, Requantize
 from jquant.kernels.native import convolution as native
-from jquant.kernels.native import shared_library
 from jquant.quantized_tensor import ScaleZeroPoint
 from jquant.reference import convolutions as reference
 
@@ -50,9 +49,8 @@ BOTH_ORDERS = LAYOUTS[:2]  # of channels
 
 
 @pytest.fixture(autouse=True)
-def by_default(monkeypatch):
-    """The library is the default, also on processors where it is not otherwise, and for convolutions of any size."""
-    monkeypatch.setattr(shared_library, "is_default", lambda: True)
+def at_any_size(monkeypatch):
+    """The library computes convolutions of few multiplications, too."""
     monkeypatch.setattr(native, "_FEWEST_MULTIPLICATIONS", 0)
 
 

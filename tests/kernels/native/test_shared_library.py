@@ -75,7 +75,7 @@ def check_that_xla_takes_its_place(obstacle):
     """Without another warning; by name, the error says why."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert not shared_library.is_default()
+        assert not shared_library.is_usable()
         assert implementations.default("cpu") is Implementation.XLA
         program = jax.jit(lambda a, b: jquant.matmul_integer(a, b)).lower(A, B)
         assert f"@{shared_library.PRODUCT}" not in program.as_text()
@@ -159,22 +159,15 @@ for a in np.ones((2, 3, 4), np.uint8), np.ones((5, 3, 4), np.uint8):
 
 @requires_native
 def test_installed():
-    """It is the default on processors that it is faster on, and can always be asked for by name."""
+    """It is the default, and can be asked for by name."""
     library = shared_library.load()
     assert library.obstacle is None
     assert library.instruction_set == (os.environ.get("JQUANT_NATIVE_ISA") or library.instruction_set)
     program = jax.jit(lambda a, b: jquant.matmul_integer(a, b, implementation="native")).lower(A, B)
     assert f"custom_call @{shared_library.PRODUCT}" in program.as_text()
     np.testing.assert_array_equal(program.compile()(A, B), PRODUCT)
-    assert shared_library.is_default() == (implementations.default("cpu") is Implementation.NATIVE)
-
-
-@requires_native
-def test_not_the_default_where_xla_multiplies_tiles(monkeypatch):
-    for has_amx, name in ((True, Implementation.XLA), (False, Implementation.NATIVE)):
-        monkeypatch.setattr(shared_library.cpu_features, "has_amx_int8", lambda has_amx=has_amx: has_amx)
-        assert implementations.default("cpu") is name
-        assert implementations.is_native_for_floats()  # with AMX, too
+    assert shared_library.is_usable()
+    assert implementations.default("cpu") is Implementation.NATIVE
 
 
 @requires_native

@@ -8,17 +8,10 @@ from support.native import requires_native
 
 import jquant
 from jquant import transform
-from jquant.kernels.native import shared_library
 
 pytestmark = requires_native
 
 LAYERS = 4
-
-
-@pytest.fixture(autouse=True)
-def by_default(monkeypatch):
-    """The library is the default, also on processors where it is not otherwise."""
-    monkeypatch.setattr(shared_library, "is_default", lambda: True)
 
 
 def perceptron(params, x):
