@@ -4,7 +4,10 @@
 
 #include "loops.h"
 
-#if defined(__aarch64__) && defined(__linux__)
+#if (defined(__x86_64__) || defined(_M_X64)) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #elif defined(__aarch64__) && defined(__APPLE__)
 #include <sys/sysctl.h>
@@ -17,6 +20,36 @@ struct InstructionSet {
   const Loops& loops;
   bool is_supported;
 };
+
+#if defined(__x86_64__) || defined(_M_X64)
+bool has_avx512_vnni() {
+  return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512dq");
+}
+
+// Whether there are registers of tiles, and Linux lets this process use them, which it has to be asked for.
+bool may_use_tiles() {
+#if defined(__linux__)
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM and XFEATURE_XTILEDATA
+  return __builtin_cpu_supports("amx-int8") && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
+const Loops& amx_int8_loops() {
+  static const Loops loops = [] {
+    Loops combined = kAvx512VnniLoops;
+    combined.name = kAmxInt8Loops.name;
+    combined.row_unit = kAmxInt8Loops.row_unit;
+    combined.panels = kAmxInt8Loops.panels;
+    combined.window_rows = kAmxInt8Loops.window_rows;
+    combined.window_columns = kAmxInt8Loops.window_columns;
+    return combined;
+  }();
+  return loops;
+}
+#endif
 
 #if defined(__aarch64__)
 #if defined(__linux__)
@@ -39,8 +72,8 @@ const Loops* choose() {
   // The fastest comes first.
   const InstructionSet instruction_sets[] = {
 #if defined(__x86_64__) || defined(_M_X64)
-      {kAvx512VnniLoops, __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
-                             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")},
+      {amx_int8_loops(), has_avx512_vnni() && may_use_tiles()},
+      {kAvx512VnniLoops, has_avx512_vnni()},
       {kAvxVnniLoops, __builtin_cpu_supports("avxvnni") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
       {kAvx2Loops, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
 #elif defined(__aarch64__)

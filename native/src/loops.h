@@ -32,7 +32,16 @@ struct Loops {
   void (*quantize)(const DynamicQuantization&, int64_t first, int64_t end, float scale, int32_t zero_point);
 };
 
+// The loops that multiply tiles of bytes, where there are instructions for these beside those of vectors.
+struct TileLoops {
+  const char* name;
+  int64_t row_unit;
+  Loop<Product> panels;
+  Loop<Convolution> window_rows, window_columns;
+};
+
 // Those of each instruction set; only what this processor has may be called.
+extern const TileLoops kAmxInt8Loops;
 extern const Loops kAvx512VnniLoops, kAvxVnniLoops, kAvx2Loops, kNeonI8mmLoops, kNeonDotLoops, kPortableLoops;
 
 // Those that are used: of the fastest instruction set that this processor has, or of that which JQUANT_NATIVE_ISA names.

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-NAMES = ("avx512_vnni", "avx_vnni", "avx2", "neon_i8mm", "neon_dot", "portable")
+NAMES = ("amx_int8", "avx512_vnni", "avx_vnni", "avx2", "neon_i8mm", "neon_dot", "portable")
 
 _PROGRAM = """
 import ctypes, jquant_native

@@ -14,7 +14,7 @@ namespace jquant {
 extern const Loops JQUANT_LOOPS = {
     JQUANT_NAME,
     JQUANT_NAMESPACE::kPartUnit,
-    JQUANT_NAMESPACE::kTileRows,
+    JQUANT_NAMESPACE::kCopiedRows,
     {JQUANT_NAMESPACE::multiply_stored, JQUANT_NAMESPACE::scratch_of_panels},
     {JQUANT_NAMESPACE::multiply_few_rows, JQUANT_NAMESPACE::scratch_of_few_rows},
     {JQUANT_NAMESPACE::multiply_window_rows, JQUANT_NAMESPACE::scratch_of_window_rows},

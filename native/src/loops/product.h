@@ -148,6 +148,7 @@ constexpr MultiplyTile tile_with(int rows) {
 
 template <int kPanels>
 JQUANT_INLINE MultiplyTile tile_with_rows(int rows) {
+  if constexpr (kRowUnit > 1) return tile_with<kPanels, kRowUnit, kCopiedRows>((rows + kRowUnit - 1) / kRowUnit);
   if constexpr (kTileRows == 12) return tile_with<kPanels, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12>(rows);
   if constexpr (kTileRows == 8) return tile_with<kPanels, 1, 2, 3, 4, 5, 6, 7, 8>(rows);
   if constexpr (kTileRows == 4) return tile_with<kPanels, 1, 2, 3, 4>(rows);
@@ -162,7 +163,7 @@ JQUANT_INLINE int64_t columns_left(int64_t columns) {
   return left <= kMostLeft ? left : 0;
 }
 
-// The sums of up to `kTileRows` rows and one column, each multiplied along K. Sums are `stride` apart.
+// The sums of some rows and one column, each multiplied along K. Sums are `stride` apart.
 inline void multiply_column(const char* activations, int64_t activation_stride, int rows, const char* column, int64_t depth,
                             const int32_t* starts, int32_t* sums, int64_t stride) {
   for (int first = 0; first < rows; first += kLanes) {
@@ -194,7 +195,7 @@ inline int64_t packed_columns(const Part& part) { return rounded_up(part.end_col
 // The memory that `multiply_in_panels` works in: the weights of the part, the activations of a tile, and zero points.
 inline int64_t scratch_of_panels(const Product& product, const Part& part) {
   const int64_t columns = packed_columns(part);
-  return panel_bytes_of(product) * (columns / kLanes) + activation_stride(product) * (kTileRows + kMostLeft) +
+  return panel_bytes_of(product) * (columns / kLanes) + activation_stride(product) * (kCopiedRows + kMostLeft) +
          ZeroPoints::scratch_bytes(columns);
 }
 
@@ -232,7 +233,7 @@ JQUANT_INLINE void multiply_in_panels(const Product& product, const Part& part, 
   const int64_t column_count = part.end_column - part.first_column, padded_columns = packed_columns(part);
   char* panels = scratch;
   char* activations = panels + panel_bytes * (padded_columns / kLanes);
-  char* left_columns = activations + activation_stride(product) * kTileRows;
+  char* left_columns = activations + activation_stride(product) * kCopiedRows;
   const ZeroPoints zero_points(product, part, left_columns + activation_stride(product) * kMostLeft);
   const int64_t left = columns_left(column_count), in_panels = column_count - left;
   if (!part.are_columns_prepared) {
@@ -246,16 +247,17 @@ JQUANT_INLINE void multiply_in_panels(const Product& product, const Part& part, 
   }
 
   const int64_t words = (depth + kWord - 1) / kWord;
-  const int64_t row_count = part.end_row - part.first_row, tiles = (row_count + kTileRows - 1) / kTileRows;
-  const int64_t rows_per_tile = (row_count + tiles - 1) / tiles;
+  const int64_t row_count = part.end_row - part.first_row, tiles = (row_count + kCopiedRows - 1) / kCopiedRows;
+  const int64_t rows_per_tile = rounded_up((row_count + tiles - 1) / tiles, kRowUnit);
+  const TileRegisters registers;
   for (int64_t row = part.first_row; row < part.end_row; row += rows_per_tile) {
     const int rows = static_cast<int>(smaller(rows_per_tile, part.end_row - row));
-    int32_t row_sums[kTileRows], starts[kTileRows];
+    int32_t row_sums[kCopiedRows], starts[kCopiedRows] = {};
     copy_activations(product, rows, activations, row_sums, next_row);
     const Terms terms = zero_points.terms(row, rows, row_sums, starts);
     const MultiplyTile multiply = tile_with_rows<kTilePanels>(rows), multiply_last = tile_with_rows<1>(rows);
     for (int64_t first = 0; first < column_count; first += kStripColumns) {
-      alignas(kBytes) int32_t sums[kTileRows * kStripColumns];
+      alignas(kBytes) int32_t sums[kCopiedRows * kStripColumns];
       const int64_t end = smaller(first + kStripColumns, column_count), panels_end = smaller(end, in_panels);
       for (int64_t column = first; column < panels_end; column += kTileColumns) {
         const MultiplyTile multiply_columns = panels_end - column <= kLanes ? multiply_last : multiply;

@@ -4,6 +4,9 @@
 // that is left. A panel has the words of K of a vector of columns, one after the other; behind the last, there is memory up
 // to a whole number of vectors of K. The sums, each of which begins with the `start` of its row, are stored in rows of
 // `kStripColumns`.
+//
+// `TileRegisters` are what a thread that calls it holds meanwhile; `kCopiedRows` are the most rows that are copied for it,
+// and `kRowUnit` those that cost as much as one.
 #pragma once
 
 #include "vectors.h"
@@ -12,6 +15,80 @@ namespace jquant {
 namespace JQUANT_NAMESPACE {
 
 constexpr int kStripColumns = 256;  // whose sums an epilogue completes at once
+
+#if defined(JQUANT_AMX_INT8)
+
+constexpr int kRowUnit = 16;               // of a register, whose rows have 64 bytes of K, or 16 sums
+constexpr int kCopiedRows = 2 * kRowUnit;  // by two panels: four registers of sums, two of rows, and two of weights
+constexpr int kRegisterWords = kBytes / kWord;
+
+// The shapes of a thread's registers of tiles, all of them whole.
+class TileRegisters {
+ public:
+  TileRegisters() {
+    struct {
+      uint8_t palette = 1, first_row = 0, reserved[14] = {};
+      uint16_t row_bytes[16] = {};
+      uint8_t rows[16] = {};
+    } shapes;
+    for (int i = 0; i < 8; ++i) {
+      shapes.row_bytes[i] = kBytes;
+      shapes.rows[i] = kRowUnit;
+    }
+    _tile_loadconfig(&shapes);
+  }
+  TileRegisters(const TileRegisters&) = delete;
+  TileRegisters& operator=(const TileRegisters&) = delete;
+  ~TileRegisters() { _tile_release(); }
+};
+
+// Rows beyond the last, up to a whole register, are multiplied, too, whatever is in their memory.
+template <int kRows, int kPanels>
+void multiply_tile(const char* activations, int64_t stride, const char* panels, int64_t words, int64_t panel_bytes,
+                   const int32_t* start, int32_t* sums) {
+  constexpr bool kHasSecond = kPanels == 2, kHasMoreRows = kRows > kRowUnit;
+  const char* const more_activations = activations + kRowUnit * stride;
+  const char* const second = panels + panel_bytes;
+  __asm__ volatile("" : : : "memory");  // GCC does not know that loading a tile reads memory
+  _tile_zero(0);
+  if constexpr (kHasSecond) _tile_zero(1);
+  if constexpr (kHasMoreRows) _tile_zero(2);
+  if constexpr (kHasMoreRows && kHasSecond) _tile_zero(3);
+  for (int64_t word = 0; word < words; word += kRegisterWords) {
+    _tile_loadd(6, panels + word * kBytes, kBytes);
+    _tile_loadd(4, activations + word * kWord, stride);
+    _tile_dpbsud(0, 4, 6);
+    if constexpr (kHasSecond) {
+      _tile_loadd(7, second + word * kBytes, kBytes);
+      _tile_dpbsud(1, 4, 7);
+    }
+    if constexpr (kHasMoreRows) {
+      _tile_loadd(5, more_activations + word * kWord, stride);
+      _tile_dpbsud(2, 5, 6);
+      if constexpr (kHasSecond) _tile_dpbsud(3, 5, 7);
+    }
+  }
+  constexpr int kSumStride = kStripColumns * sizeof(int32_t);
+  _tile_stored(0, sums, kSumStride);
+  if constexpr (kHasSecond) _tile_stored(1, sums + kLanes, kSumStride);
+  if constexpr (kHasMoreRows) _tile_stored(2, sums + kRowUnit * kStripColumns, kSumStride);
+  if constexpr (kHasMoreRows && kHasSecond) _tile_stored(3, sums + kRowUnit * kStripColumns + kLanes, kSumStride);
+  for (int row = 0; row < kRows; ++row) {
+    for (int panel = 0; panel < kPanels; ++panel) {
+      int32_t* const place = sums + row * kStripColumns + panel * kLanes;
+      store(place, load<Ints>(place) + start[row]);
+    }
+  }
+}
+
+#else
+
+constexpr int kRowUnit = 1;
+constexpr int kCopiedRows = kTileRows;
+
+struct TileRegisters {
+  TileRegisters() {}  // so that it counts as used
+};
 
 #if defined(JQUANT_NEON_I8MM)
 
@@ -85,6 +162,8 @@ void multiply_tile(const char* activations, int64_t stride, const char* panels, 
   for (int row = 0; row < kRows; ++row)
     for (int panel = 0; panel < kPanels; ++panel) store(sums + row * kStripColumns + panel * kLanes, totals[row][panel]);
 }
+
+#endif
 
 #endif
 

@@ -18,7 +18,7 @@
 namespace jquant {
 namespace JQUANT_NAMESPACE {
 
-#if defined(JQUANT_AVX512_VNNI)
+#if defined(JQUANT_AVX512_VNNI) || defined(JQUANT_AMX_INT8)
 constexpr int kLanes = 16;     // 32-bit integers in a vector
 constexpr int kTileRows = 12;  // the accumulators of a tile, and two vectors of weights, fill the registers
 #elif defined(JQUANT_AVX_VNNI) || defined(JQUANT_AVX2)
@@ -84,7 +84,7 @@ constexpr int kWeightOffset = 0;
 constexpr int kWeightOffset = 128;
 #endif
 
-#if defined(JQUANT_AVX512_VNNI)
+#if defined(JQUANT_AVX512_VNNI) || defined(JQUANT_AMX_INT8)
 
 typedef Words Weights;
 typedef Words Activations;
