@@ -158,14 +158,12 @@ JQUANT_INLINE typename L::Integer nearest_integer(typename L::Float x, int32_t z
 }
 
 // Products of an integer for each row and one for each column, which are subtracted from the sums of a tile.
-constexpr int kMostTermRows = 32;
-
 struct Terms {
   static constexpr int kMost = 2;
 
   int count = 0;
-  int32_t rows[kMost][kMostTermRows];  // of the tile
-  const int32_t* columns[kMost];       // from the first of the tile on
+  int32_t rows[kMost][kCopiedRows];  // of the tile
+  const int32_t* columns[kMost];     // from the first of the tile on
 };
 
 // The row of a tile whose epilogue is being applied.

@@ -5,8 +5,7 @@
 // to a whole number of vectors of K. The sums, each of which begins with the `start` of its row, are stored in rows of
 // `kStripColumns`.
 //
-// `TileRegisters` are what a thread that calls it holds meanwhile; `kCopiedRows` are the most rows that are copied for it,
-// and `kRowUnit` those that cost as much as one.
+// `TileRegisters` are what a thread that calls it holds meanwhile.
 #pragma once
 
 #include "vectors.h"
@@ -18,8 +17,6 @@ constexpr int kStripColumns = 256;  // whose sums an epilogue completes at once
 
 #if defined(JQUANT_AMX_INT8)
 
-constexpr int kRowUnit = 16;               // of a register, whose rows have 64 bytes of K, or 16 sums
-constexpr int kCopiedRows = 2 * kRowUnit;  // by two panels: four registers of sums, two of rows, and two of weights
 constexpr int kRegisterWords = kBytes / kWord;
 
 // The shapes of a thread's registers of tiles, all of them whole.
@@ -82,9 +79,6 @@ void multiply_tile(const char* activations, int64_t stride, const char* panels, 
 }
 
 #else
-
-constexpr int kRowUnit = 1;
-constexpr int kCopiedRows = kTileRows;
 
 struct TileRegisters {
   TileRegisters() {}  // so that it counts as used

@@ -32,6 +32,14 @@ constexpr int kLanes = 4;
 constexpr int kTileRows = 4;
 #endif
 
+#if defined(JQUANT_AMX_INT8)
+constexpr int kRowUnit = 16;               // rows of a register of tiles, which cost as much as one
+constexpr int kCopiedRows = 2 * kRowUnit;  // by two panels: four registers of sums, two of rows, and two of weights
+#else
+constexpr int kRowUnit = 1;
+constexpr int kCopiedRows = kTileRows;  // that are multiplied at once by packed weights
+#endif
+
 constexpr int kRowVectors = (kTileRows + kLanes - 1) / kLanes;  // of the rows of a tile, each in a lane
 constexpr int kTilePanels = 2;                                  // vectors of columns in a tile
 constexpr int kTileColumns = kTilePanels * kLanes;              // columns of a tile
