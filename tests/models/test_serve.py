@@ -1,7 +1,13 @@
 """The example that serves, through real sockets: each request is answered or refused, with the bits of a request alone."""
 
 import asyncio
+import contextlib
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
 
 import jax
@@ -20,13 +26,18 @@ LENGTHS, BATCHES = (8, 16), (1, 4)
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory):
-    """Of the parameters in a file that the first call writes, and the second reads."""
+def parameters(tmp_path_factory):
+    """A file that the first call writes, and others read."""
     path = tmp_path_factory.mktemp("parameters") / "encoder.safetensors"
     serve.quantized(path)
-    written = path.read_bytes()
-    loaded = serve.Programs(*serve.quantized(path), BATCHES, LENGTHS)
-    assert path.read_bytes() == written
+    return path
+
+
+@pytest.fixture(scope="module")
+def programs(parameters):
+    written = parameters.read_bytes()
+    loaded = serve.Programs(*serve.quantized(parameters), BATCHES, LENGTHS)
+    assert parameters.read_bytes() == written
     return loaded
 
 
@@ -134,6 +145,28 @@ def test_a_client_that_goes_away(programs):
             assert_alone(programs, tokens, answer[1])
 
 
+def test_a_client_that_stops_in_the_middle_of_a_request(programs, monkeypatch):
+    """It is told so, if it is still there; others are answered meanwhile, and the server ends without it."""
+    monkeypatch.setattr(serve, "MOST_SECONDS", 0.5)
+    half = b'POST /encode HTTP/1.1\r\nHost: here\r\nContent-Length: 100\r\n\r\n{"tokens": ['
+
+    async def scenario(client):
+        (reader, stays), (_, goes) = [await asyncio.open_connection("127.0.0.1", client.port) for _ in range(2)]
+        for writer in (stays, goes):
+            writer.write(half)
+            await writer.drain()
+        goes.close()
+        answered = await post(client, [1, 2])
+        line = await asyncio.wait_for(reader.readline(), 60)
+        stays.close()
+        return answered, line
+
+    ((status, answer), line), health = run(programs, scenario)
+    assert (status, line) == (200, b"HTTP/1.1 408 Request Timeout\r\n")
+    assert_alone(programs, [1, 2], answer)
+    assert health["answered"] == 1
+
+
 def test_a_batch_that_fails_is_answered_with_an_error(programs, monkeypatch):
     async def scenario(client):
         with monkeypatch.context() as patch:
@@ -158,3 +191,73 @@ def test_rows_do_not_see_each_other(programs):
     by_tensor = serve.Programs(function, of_tensors, (4,), (16,))
     alone = by_tensor.run(bucket, [first])[0]
     assert any((by_tensor.run(bucket, [first, other, other])[0] != alone).any() for other in others)
+
+
+@contextlib.contextmanager
+def process(parameters, log):
+    """The example as it is started, which answers one sentence at a time, and its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = ["--parameters", str(parameters), "--port", str(port), "--batches", "1", "--lengths", "256"]
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+    with log.open("w") as file:
+        command = [sys.executable, serve.__file__, *options]
+        started = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)
+    try:
+        yield started, f"http://127.0.0.1:{port}"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+
+
+async def health_of(session):
+    async with session.get("/health") as response:
+        return await response.json()
+
+
+async def is_refused(address):
+    """Whether a new connection gets no answer."""
+    try:
+        async with aiohttp.ClientSession(address) as session:
+            await health_of(session)
+    except aiohttp.ClientConnectionError:
+        return True
+    return False
+
+
+@pytest.mark.gate
+def test_the_process_ends_when_it_has_answered(parameters, tmp_path):
+    """SIGTERM while requests wait: these are answered, later ones refused, and nothing is left running."""
+    asked = [16 * tokens for tokens in sentences(80)]
+    log = tmp_path / "log"
+
+    async def scenario(started, address):
+        while await is_refused(address):
+            assert started.poll() is None, log.read_text()
+            await asyncio.sleep(0.05)
+        async with aiohttp.ClientSession(address, connector=aiohttp.TCPConnector(limit=0)) as session:
+            tasks = [asyncio.create_task(post(session, tokens)) for tokens in asked]
+            health = {"waiting": 0, "answered": 0}
+            while health["waiting"] + health["answered"] < len(asked) - 1:  # it has them all, and works on one
+                health = await health_of(session)
+            started.send_signal(signal.SIGTERM)
+            refused = 0
+            while not all(task.done() for task in tasks):
+                refused += await is_refused(address)
+            return health["waiting"], refused, [await task for task in tasks]
+
+    with process(parameters, log) as (started, address):
+        waiting, refused, answers = asyncio.run(scenario(started, address))
+        assert started.wait(60) == 0
+        with pytest.raises(ProcessLookupError):
+            os.killpg(started.pid, 0)
+    assert waiting > 20
+    assert refused > 5
+    programs = serve.Programs(*serve.quantized(parameters), (1,), (256,))
+    for tokens, (status, answer) in zip(asked, answers, strict=True):
+        assert status == 200
+        assert_alone(programs, tokens, answer)
+    assert "Traceback" not in log.read_text()
