@@ -150,7 +150,8 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        """How many requests wait whose clients have not gone away."""
+        return sum(not request.answer.done() for queue in self._waiting.values() for request in queue)
 
     async def answer(self, tokens: list[int]) -> tuple[Bucket, np.ndarray]:
         if self.waiting >= self._most_waiting:
@@ -271,7 +272,8 @@ def main() -> None:
         jax.config.update("jax_compilation_cache_dir", str(arguments.cache))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     programs = Programs(*quantized(arguments.parameters), arguments.batches, arguments.lengths)
-    web.run_app(application(programs, arguments.most_waiting), host=arguments.host, port=arguments.port)
+    app = application(programs, arguments.most_waiting)
+    web.run_app(app, host=arguments.host, port=arguments.port, handler_cancellation=True)  # if a client goes away
 
 
 if __name__ == "__main__":

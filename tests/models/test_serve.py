@@ -67,6 +67,11 @@ async def post(client, tokens):
         return response.status, await response.json() if response.status == 200 else await response.text()
 
 
+async def health_of(session):
+    async with session.get("/health") as response:
+        return await response.json()
+
+
 def assert_alone(programs, tokens, answer):
     """That the same request alone in its bucket has these bits."""
     (alone,) = programs.run(serve.Bucket(*answer["bucket"]), [tokens])
@@ -128,18 +133,37 @@ def test_too_many_requests_are_refused_and_the_others_answered(programs):
             assert answer == "too many requests wait\n"
 
 
-def test_a_client_that_goes_away(programs):
-    """While its request waits, or is computed; the others are answered."""
-    asked = sentences(20)
+def test_a_client_that_goes_away(programs, monkeypatch):
+    """While its request is computed or waits: what waits is not computed, and the others are answered, each with its own."""
+    asked = [tokens for tokens in sentences(40) if len(tokens) <= LENGTHS[0]][:12]
+    begun, go_on, ran, compute = threading.Event(), threading.Event(), [], programs.run
+
+    def slow(bucket, batch):
+        begun.set()
+        assert go_on.wait(60)
+        ran.extend(batch)
+        return compute(bucket, batch)
+
+    async def until_waiting(client, number):
+        while (await health_of(client))["waiting"] != number:
+            await asyncio.sleep(0.01)
 
     async def scenario(client):
-        tasks = [asyncio.create_task(post(client, tokens)) for tokens in asked]
-        await asyncio.sleep(0.01)
+        tasks = [asyncio.create_task(post(client, asked[0]))]
+        await asyncio.to_thread(begun.wait, 60)
+        for number, tokens in enumerate(asked[1:], 1):  # one after the other, which is their order in the queue
+            tasks.append(asyncio.create_task(post(client, tokens)))
+            await until_waiting(client, number)
         for task in tasks[::3]:
             task.cancel()
+        await until_waiting(client, 8)
+        go_on.set()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
-    answers, _ = run(programs, scenario)
+    with monkeypatch.context() as patch:
+        patch.setattr(programs, "run", slow)
+        answers, _ = run(programs, scenario)
+    assert ran == [tokens for number, tokens in enumerate(asked) if number == 0 or number % 3]
     for number, (tokens, answer) in enumerate(zip(asked, answers, strict=True)):
         if number % 3:
             assert_alone(programs, tokens, answer[1])
@@ -213,11 +237,6 @@ def process(parameters, log):
         started.wait()
 
 
-async def health_of(session):
-    async with session.get("/health") as response:
-        return await response.json()
-
-
 async def is_refused(address):
     """Whether a new connection gets no answer."""
     try:
@@ -230,7 +249,10 @@ async def is_refused(address):
 
 @pytest.mark.gate
 def test_the_process_ends_when_it_has_answered(parameters, tmp_path):
-    """SIGTERM while requests wait: these are answered, later ones refused, and nothing is left running."""
+    """SIGTERM while requests wait: these are answered, later ones refused, and nothing is left running.
+
+    Those of clients that have gone away are not computed.
+    """
     asked = [16 * tokens for tokens in sentences(80)]
     log = tmp_path / "log"
 
@@ -243,11 +265,15 @@ def test_the_process_ends_when_it_has_answered(parameters, tmp_path):
             health = {"waiting": 0, "answered": 0}
             while health["waiting"] + health["answered"] < len(asked) - 1:  # it has them all, and works on one
                 health = await health_of(session)
+            for task in tasks[-20:]:
+                task.cancel()
+            while health["waiting"] + health["answered"] > len(asked) - 10:
+                health = await health_of(session)
             started.send_signal(signal.SIGTERM)
             refused = 0
             while not all(task.done() for task in tasks):
                 refused += await is_refused(address)
-            return health["waiting"], refused, [await task for task in tasks]
+            return health["waiting"], refused, await asyncio.gather(*tasks[:-20])
 
     with process(parameters, log) as (started, address):
         waiting, refused, answers = asyncio.run(scenario(started, address))
@@ -257,7 +283,9 @@ def test_the_process_ends_when_it_has_answered(parameters, tmp_path):
     assert waiting > 20
     assert refused > 5
     programs = serve.Programs(*serve.quantized(parameters), (1,), (256,))
-    for tokens, (status, answer) in zip(asked, answers, strict=True):
+    for tokens, (status, answer) in zip(asked[:-20], answers, strict=True):
         assert status == 200
         assert_alone(programs, tokens, answer)
-    assert "Traceback" not in log.read_text()
+    text = log.read_text()
+    assert "Traceback" not in text
+    assert len(answers) <= text.count(" in 1 x 256: waited ") < len(answers) + 10
