@@ -36,7 +36,7 @@ def sentences(number: int, length: int = WORDS) -> np.ndarray:
 
 def calibrated(params: Any) -> Any:
     """The ranges of sentences without padding."""
-    batches = [(sentences(1000 + number), np.int32([WORDS])) for number in range(20)]
+    batches = [(sentences(1000 + number), np.array([WORDS], np.int32)) for number in range(20)]
     return transform.calibrate(SERVE.encode, params, batches, recipe=transform.static_int8)
 
 
@@ -67,7 +67,7 @@ def main() -> None:
         compiled, neighbours, padding = jax.jit(function), 0.0, 0.0
         for number in range(arguments.sentences):
             sentence, others = sentences(number), [sentences(100 * number + 1 + each, LENGTH) for each in range(3)]
-            unpadded = compiled(quantized, sentence, np.int32([WORDS]))[0]
+            unpadded = compiled(quantized, sentence, np.array([WORDS], np.int32))[0]
             alone = compiled(quantized, *in_bucket(sentence, []))[0]
             beside = compiled(quantized, *in_bucket(sentence, others))[0]
             neighbours = max(neighbours, float(abs(beside - alone).max()))

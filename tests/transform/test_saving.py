@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 from support import saved_model_worker, saved_models
-from support.broken_files import edit, split_header, with_header, with_random_bytes
+from support.broken_files import edit, reshape, split_header, with_header, with_random_bytes
 from support.networks import SCHEMES, Float, recipe
 from support.sampling import one_in
 from support.small_functions import NETWORKS, applicable_schemes, draw_operands
@@ -275,7 +275,7 @@ def test_another_function(saved):
 
 def mutated(data: bytes, dice: random.Random) -> tuple[bytes, str]:
     start = 8 + int.from_bytes(data[:8], "little")
-    defect = dice.choice(["truncated", "longer", "bytes", "bytes", "elements", "header", "header", "json", "json", "json"])
+    defect = dice.choice(["truncated", "longer", "bytes", "bytes", "elements", "header", "header", "shape", "json", "json"])
     if defect == "truncated":
         return data[: dice.randrange(len(data))], defect
     if defect == "longer":
@@ -285,8 +285,8 @@ def mutated(data: bytes, dice: random.Random) -> tuple[bytes, str]:
     if defect == "elements":
         return with_random_bytes(data, dice, start, len(data)), defect
     header, rest = split_header(data)
-    if defect == "header":
-        defect = edit(header, dice)
+    if defect in ("header", "shape"):
+        defect = edit(header, dice) if defect == "header" else reshape(header, dice)
     else:
         key = dice.choice(["recipe", "blocks", "calibration", "versions"])
         text = json.loads(header["__metadata__"][key])
