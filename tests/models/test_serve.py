@@ -133,37 +133,91 @@ def test_too_many_requests_are_refused_and_the_others_answered(programs):
             assert answer == "too many requests wait\n"
 
 
-def test_a_client_that_goes_away(programs, monkeypatch):
-    """While its request is computed or waits: what waits is not computed, and the others are answered, each with its own."""
-    asked = [tokens for tokens in sentences(40) if len(tokens) <= LENGTHS[0]][:12]
-    begun, go_on, ran, compute = threading.Event(), threading.Event(), [], programs.run
+class Held:
+    """Programs that wait for `go_on` before they run, and note the sentences that they were run with."""
 
-    def slow(bucket, batch):
-        begun.set()
-        assert go_on.wait(60)
-        ran.extend(batch)
-        return compute(bucket, batch)
+    def __init__(self, programs, monkeypatch):
+        self._compute, self.ran = programs.run, []
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        monkeypatch.setattr(programs, "run", self._run)
 
-    async def until_waiting(client, number):
-        while (await health_of(client))["waiting"] != number:
-            await asyncio.sleep(0.01)
+    def _run(self, bucket, sentences):
+        self.begun.set()
+        assert self.go_on.wait(60)
+        self.ran.extend(sentences)
+        return self._compute(bucket, sentences)
 
-    async def scenario(client):
+    async def posted(self, client, asked):
+        """Tasks of the first sentence, which is computed, and of the others, which wait in their order."""
         tasks = [asyncio.create_task(post(client, asked[0]))]
-        await asyncio.to_thread(begun.wait, 60)
-        for number, tokens in enumerate(asked[1:], 1):  # one after the other, which is their order in the queue
+        await asyncio.to_thread(self.begun.wait, 60)
+        for number, tokens in enumerate(asked[1:], 1):
             tasks.append(asyncio.create_task(post(client, tokens)))
             await until_waiting(client, number)
+        return tasks
+
+
+async def until_waiting(client, number):
+    while (await health_of(client))["waiting"] != number:
+        await asyncio.sleep(0.01)
+
+
+def of_one_length(number):
+    return [tokens for tokens in sentences(100) if len(tokens) <= LENGTHS[0]][:number]
+
+
+def test_the_bound_of_the_queue(programs, monkeypatch):
+    """As many wait as may, beside the one that is computed, and not one more."""
+    asked = of_one_length(5)
+
+    async def scenario(client):
+        tasks = await held.posted(client, asked)
+        refused = [await post(client, [1]) for _ in range(2)]
+        held.go_on.set()
+        return refused, await asyncio.gather(*tasks)
+
+    with monkeypatch.context() as patch:
+        held = Held(programs, patch)
+        (refused, answers), health = run(programs, scenario, most_waiting=4)
+    assert refused == [(503, "too many requests wait\n")] * 2
+    assert health["answered"] == 5
+    for tokens, (_, answer) in zip(asked, answers, strict=True):
+        assert_alone(programs, tokens, answer)
+
+
+def test_those_that_wait_for_the_longest_are_first(programs, monkeypatch):
+    """Of two lengths; and of one length, in batches as large as may be."""
+    short, long = of_one_length(6), [[number] * 12 for number in range(1, 3)]
+    asked = [short[0], long[0], *short[1:], long[1]]
+
+    async def scenario(client):
+        tasks = await held.posted(client, asked)
+        held.go_on.set()
+        return await asyncio.gather(*tasks)
+
+    with monkeypatch.context() as patch:
+        held = Held(programs, patch)
+        _, health = run(programs, scenario)
+    assert held.ran == [short[0], *long, *short[1:]]
+    assert health["batches"] == 4
+
+
+def test_a_client_that_goes_away(programs, monkeypatch):
+    """While its request is computed or waits: what waits is not computed, and the others are answered, each with its own."""
+    asked = of_one_length(12)
+
+    async def scenario(client):
+        tasks = await held.posted(client, asked)
         for task in tasks[::3]:
             task.cancel()
         await until_waiting(client, 8)
-        go_on.set()
+        held.go_on.set()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     with monkeypatch.context() as patch:
-        patch.setattr(programs, "run", slow)
+        held = Held(programs, patch)
         answers, _ = run(programs, scenario)
-    assert ran == [tokens for number, tokens in enumerate(asked) if number == 0 or number % 3]
+    assert held.ran == [tokens for number, tokens in enumerate(asked) if number == 0 or number % 3]
     for number, (tokens, answer) in enumerate(zip(asked, answers, strict=True)):
         if number % 3:
             assert_alone(programs, tokens, answer[1])
