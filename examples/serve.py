@@ -32,7 +32,7 @@ from tqdm import tqdm
 from jquant import transform
 
 WORDS, WIDTH, HIDDEN, HEADS, LAYERS = 1000, 128, 512, 4, 3
-MOST_BYTES = 2**16  # of a request
+MOST_BYTES, MOST_SECONDS = 2**16, 10.0  # of a request: a longer one is refused, and one that takes longer to arrive
 
 log = logging.getLogger("serve")
 
@@ -150,7 +150,8 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        """How many requests wait whose clients have not gone away."""
+        return sum(not request.answer.done() for queue in self._waiting.values() for request in queue)
 
     async def answer(self, tokens: list[int]) -> tuple[Bucket, np.ndarray]:
         if self.waiting >= self._most_waiting:
@@ -206,6 +207,15 @@ class Batcher:
 BATCHER: web.AppKey[Batcher] = web.AppKey("batcher")
 
 
+async def body_of(request: web.Request) -> bytes:
+    """A request that has arrived. Nobody waits for a client that stops in its middle, least of all the end of the server."""
+    try:
+        async with asyncio.timeout(MOST_SECONDS):
+            return await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text=f"the request did not arrive within {MOST_SECONDS} s\n") from None
+
+
 def tokens_of(body: bytes, most: int) -> list[int]:
     """The tokens of a request, or a refusal."""
     try:
@@ -224,7 +234,7 @@ def tokens_of(body: bytes, most: int) -> list[int]:
 
 def application(programs: Programs, most_waiting: int) -> web.Application:
     async def answer(request: web.Request) -> web.Response:
-        tokens = tokens_of(await request.read(), programs.lengths[-1])
+        tokens = tokens_of(await body_of(request), programs.lengths[-1])
         try:
             bucket, embedding = await request.app[BATCHER].answer(tokens)
         except Full:
@@ -262,7 +272,8 @@ def main() -> None:
         jax.config.update("jax_compilation_cache_dir", str(arguments.cache))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     programs = Programs(*quantized(arguments.parameters), arguments.batches, arguments.lengths)
-    web.run_app(application(programs, arguments.most_waiting), host=arguments.host, port=arguments.port)
+    app = application(programs, arguments.most_waiting)
+    web.run_app(app, host=arguments.host, port=arguments.port, handler_cancellation=True)  # if a client goes away
 
 
 if __name__ == "__main__":

@@ -69,9 +69,9 @@ def write(
     """Writes a file that appears whole or not at all. The metadata come first in its header.
 
     Tensors are read one after the other, as `each` hands them on. They lie in an order in which each begins at a multiple of
-    its elements' size.
+    its elements' size, and those of one size in that of their names.
     """
-    tensors = sorted(tensors, key=lambda tensor: -tensor.dtype.itemsize)
+    tensors = sorted(tensors, key=lambda tensor: (-tensor.dtype.itemsize, tensor.name))
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
     for tensor in tensors:

@@ -14,6 +14,7 @@ from jquant.files.diagnostics import refuse
 
 MAX_BYTES = 2**62  # more than any file has, and less than what overflows NumPy's sizes
 _MAX_RANK = 32
+_ALIGNMENT = 64  # of arrays on a CPU, in bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +65,7 @@ class StoredTensor:
     def read_part(self, index: Sequence[slice]) -> np.ndarray:
         """Reads the elements at these indices, a slice of step 1 for each dimension, and nothing else of the file."""
         ranges = [range(size)[each] for size, each in zip(self.shape, index, strict=True)]
-        part = np.empty([len(each) for each in ranges], self.dtype)
+        part = empty_aligned([len(each) for each in ranges], self.dtype)
         whole = [len(each) == size for each, size in zip(ranges, self.shape, strict=True)]
         # Elements follow one another in the file from the last dimension on that is not whole.
         first = next((number for number in reversed(range(len(whole))) if not whole[number]), 0)
@@ -106,6 +107,14 @@ class StoredTensor:
         if len(self.shape) != rank or 0 in self.shape:
             self.refuse(f"has shape {self.shape}; it must have {rank} dimensions, none of size 0")
         return self
+
+
+def empty_aligned(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """An array that `jax.device_put` hands to a CPU without a copy: XLA takes no other alignment."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % _ALIGNMENT
+    return memory[first : first + size].view(dtype).reshape(shape)
 
 
 def check_shape(path: Path, name: str, shape: object, itemsize: int) -> tuple[int, ...]:

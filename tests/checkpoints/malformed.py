@@ -63,9 +63,7 @@ def broken_safetensors(folder: Path, dice: random.Random) -> tuple[Path, str]:
     file = model.write(folder)
     data = file.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
-    defect = dice.choice(
-        ["truncated", "header", "header", "header", "config", "config", "bytes", "integers", "longer", "length"]
-    )
+    defect = dice.choice(["truncated", *["header", "shape", "config"] * 3, "bytes", "integers", "longer", "length"])
     description = defect
     if defect == "truncated":
         data = data[: dice.randrange(len(data))]
@@ -77,9 +75,9 @@ def broken_safetensors(folder: Path, dice: random.Random) -> tuple[Path, str]:
         data = with_random_bytes(data, dice, 8, start)
     elif defect == "integers":
         data = with_random_bytes(data, dice, start, len(data))
-    elif defect == "header":
+    elif defect in ("header", "shape"):
         header, rest = split_header(data)
-        description = edit(header, dice)
+        description = edit(header, dice) if defect == "header" else reshape(header, dice)
         data = with_header(header, rest)
     else:
         config = json.loads((folder / "config.json").read_text())
@@ -242,7 +240,7 @@ def main(first: int, count: int) -> None:
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from checkpoints import files, narrow_files
-    from support.broken_files import NUMBERS, edit, split_header, with_header, with_random_bytes
+    from support.broken_files import NUMBERS, edit, reshape, split_header, with_header, with_random_bytes
 
     import jquant.checkpoints
     from jquant.checkpoints import CheckpointError

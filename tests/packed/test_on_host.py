@@ -49,6 +49,16 @@ def test_columns(dtype, count):
     others="full",
 )
 def test_blocks(dtype, size, block_size, k_major, count):
+    check_blocks(dtype, size, block_size, k_major, count)
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4"])
+def test_words_after_the_last_row(dtype, count):
+    """They are 0, and so is the rest of the word that the last row begins."""
+    check_blocks(dtype, (33, 4), 16, False, count)
+
+
+def check_blocks(dtype, size, block_size, k_major, count):
     rows, columns = size
     batch = (2,) if columns % 2 else ()
     integers, blocks = drawn(dtype, *batch, rows, columns), -(-rows // block_size)

@@ -1,6 +1,7 @@
 """Breaks files at random."""
 
 import json
+import math
 import random
 
 NUMBERS = [-(2**63), -1, 0, 1, 2, 3, 7, 8, 31, 33, 255, 2**15, 2**31 - 1, 2**31, 2**32, 2**40, 2**53 + 1, 2**63 - 1, 2**64]
@@ -45,6 +46,23 @@ def edit(tree, dice: random.Random) -> str:
     else:
         node[last] = dice.choice([None, [], {}, "x", -1, 0.5, True, 2**70, [value], {"x": value}])
     return f"{change} of {'/'.join(map(str, (*parents, last)))}"
+
+
+def reshape(header: dict, dice: random.Random) -> str:
+    """Gives one tensor in a header of safetensors another shape with as many elements, and describes the change."""
+    name = dice.choice(sorted(set(header) - {"__metadata__"}))
+    shape = header[name]["shape"]
+    sizes = [1] * dice.choice([1, len(shape), len(shape), len(shape) + 1])
+    for factor in factors(math.prod(shape)) if sizes else ():
+        sizes[dice.randrange(len(sizes))] *= factor
+    header[name]["shape"] = sizes if math.prod(sizes) == math.prod(shape) else [math.prod(shape)]
+    return f"shape of {name}: {header[name]['shape']}, not {shape}"
+
+
+def factors(number: int) -> list[int]:
+    """Its prime factors."""
+    divisor = next((each for each in range(2, math.isqrt(number) + 1) if number % each == 0), number)
+    return [] if number < 2 else [divisor, *factors(number // divisor)]
 
 
 def with_random_bytes(data: bytes, dice: random.Random, first: int, last: int) -> bytes:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import load_in_memory
 from support.compositions import assert_equal_leaves
 from support.draw import Draw
 
@@ -36,6 +37,29 @@ def test_peak(way, recipe, most):
     command = [sys.executable, str(SCRIPT), way, recipe]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert float(result.stdout) <= most
+
+
+IN_GATE = {("int8, stacked", 1), ("int4", 1)}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of the memory")
+@pytest.mark.parametrize(
+    ("form", "parts"),
+    [
+        pytest.param(form, parts, marks=pytest.mark.gate if (form, parts) in IN_GATE else pytest.mark.full)
+        for form in load_in_memory.FORMS
+        for parts in (1, 4)
+    ],
+)
+def test_peak_of_loading(form, parts, tmp_path):
+    """It is what is loaded, but for three of its sixteen matrices: far less than the file, or a float copy of a matrix."""
+    load_in_memory.write(tmp_path, form)
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "1000000", "JAX_NUM_CPU_DEVICES": str(parts), "PYTHONPATH": path}
+    command = [sys.executable, load_in_memory.__file__, str(tmp_path), form, str(parts)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    grown, packed = map(int, result.stdout.split())
+    assert 13 / 16 * packed <= grown <= 19 / 16 * packed
 
 
 def parameters():

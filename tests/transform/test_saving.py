@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 from support import saved_model_worker, saved_models
-from support.broken_files import edit, split_header, with_header, with_random_bytes
+from support.broken_files import edit, reshape, split_header, with_header, with_random_bytes
 from support.networks import SCHEMES, Float, recipe
 from support.sampling import one_in
 from support.small_functions import NETWORKS, applicable_schemes, draw_operands
@@ -275,7 +275,7 @@ def test_another_function(saved):
 
 def mutated(data: bytes, dice: random.Random) -> tuple[bytes, str]:
     start = 8 + int.from_bytes(data[:8], "little")
-    defect = dice.choice(["truncated", "longer", "bytes", "bytes", "elements", "header", "header", "json", "json", "json"])
+    defect = dice.choice(["truncated", "longer", "bytes", "bytes", "elements", "header", "header", "shape", "json", "json"])
     if defect == "truncated":
         return data[: dice.randrange(len(data))], defect
     if defect == "longer":
@@ -285,8 +285,8 @@ def mutated(data: bytes, dice: random.Random) -> tuple[bytes, str]:
     if defect == "elements":
         return with_random_bytes(data, dice, start, len(data)), defect
     header, rest = split_header(data)
-    if defect == "header":
-        defect = edit(header, dice)
+    if defect in ("header", "shape"):
+        defect = edit(header, dice) if defect == "header" else reshape(header, dice)
     else:
         key = dice.choice(["recipe", "blocks", "calibration", "versions"])
         text = json.loads(header["__metadata__"][key])
@@ -392,6 +392,42 @@ def test_failure_while_writing(saved, monkeypatch):
     assert saved.stat().st_mode & 0o777 == 0o640
 
 
+def test_where_no_file_can_be(saved, tmp_path):
+    """The error names the path that was given; what is there stays as it is."""
+    quantized_apply, params = drawn(linear, TYPES, transform.dynamic_int8, X)
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    before = sorted(os.listdir(tmp_path))
+    for name, kind in (
+        ("missing/b", FileNotFoundError),
+        ("a.safetensors/b", NotADirectoryError),
+        ("folder", IsADirectoryError),
+        ("pipe", OSError),
+    ):
+        with pytest.raises(kind) as raised:
+            transform.save(str(tmp_path / name), quantized_apply, params)
+        assert raised.value.filename == str(tmp_path / name)
+    assert sorted(os.listdir(tmp_path)) == before
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_one_file_for_the_same_parameters(tmp_path):
+    """Whatever the order of their dicts, where they are, and the modes of jax."""
+    sharding = jax.sharding.NamedSharding(jax.make_mesh((2,), ("d",)), P(None, "d"))
+    types = {"v": jax.ShapeDtypeStruct((24, 32), jnp.float32), **TYPES}
+    function = lambda params, x: linear(params, x) @ params["v"]  # noqa: E731
+    quantized_apply, params = drawn(function, types, transform.int4_by_rows, X)
+    backwards = {kind: dict(reversed(named.items())) for kind, named in reversed(params.items())}
+    placed = jax.tree.map(lambda leaf: jax.device_put(leaf, sharding), params)
+    with jax.disable_jit(), jax.debug_nans(True), jax.enable_x64(True):
+        for number, each in enumerate((params, backwards, placed)):
+            transform.save(tmp_path / f"{number}", quantized_apply, each)
+        _, again = transform.load(tmp_path / "0", function, types, X)
+    transform.save(tmp_path / "3", quantized_apply, again)
+    first, *others = (path.read_bytes() for path in sorted(tmp_path.iterdir()))
+    assert others == [first] * 3
+
+
 def test_wrong_arguments(saved, tmp_path):
     quantized_apply, params = drawn(linear, TYPES, transform.dynamic_int8, X)
     _, target = transform.quantize(linear, TYPES, transform.dynamic_int8, X)
@@ -399,6 +435,7 @@ def test_wrong_arguments(saved, tmp_path):
     path, mesh = tmp_path / "b", jax.make_mesh((2,), ("d",))
     for call, message in (
         (lambda: save(3, quantized_apply, params), "transform.save: path is 3; it must be a path"),
+        (lambda: save("a\0b", quantized_apply, params), "transform.save: path is 'a.*b', which has a null character"),
         (lambda: save(path, linear, params), "transform.save: quantized_apply is .*; it must be the function that"),
         (lambda: save(path, quantized_apply, {}), "transform.save: params is {}; it must be the quantized parameters"),
         (lambda: save(path, quantized_apply, target), "transform.save: quantized_params.* has no values"),

@@ -54,7 +54,7 @@ def written(
         "format_version": str(VERSION),
         "recipe": recipe.to_json(),
         "calibration": json.dumps(_as_lists(ranges)),
-        "blocks": json.dumps(blocks),
+        "blocks": json.dumps(blocks, sort_keys=True),
         "versions": json.dumps(versions),
     }
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jquant.files.stored_tensor import StoredTensor
+from jquant.files.stored_tensor import StoredTensor, empty_aligned
 from jquant.packed import on_host
 from jquant.packed.block_matrix import PackedBlockMatrix
 from jquant.packed.matrix import PackedMatrix
@@ -115,7 +115,7 @@ def _by_matrix(
         arrays = pack(part.reshape(part.shape[-2:]))
         if not ranges:
             return arrays
-        packed = packed or [np.empty((*map(len, ranges), *array.shape), array.dtype) for array in arrays]
+        packed = packed or [empty_aligned((*map(len, ranges), *array.shape), array.dtype) for array in arrays]
         for whole, array in zip(packed, arrays, strict=True):
             whole[place] = array
     return packed

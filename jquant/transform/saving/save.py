@@ -113,6 +113,8 @@ def as_path(name: str, path: Any) -> Path:
     """A path, asserting that it is one."""
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
         raise TransformTypeError(f"{name}: path is {shown(path)}; it must be a path: a string or a pathlib.Path")
+    if "\0" in os.fspath(path):
+        raise TransformError(f"{name}: path is {shown(path)}, which has a null character; no file has one in its name")
     return Path(path)
 
 
