@@ -47,6 +47,12 @@ def schemes() -> list[Scheme]:
     ]
     found += [Scheme(weight_type=name, activations="FLOAT") for name in weight_formats.WITH_OWN_SCALES]
     found += [Scheme(weight_type=name, activations="FLOAT", block_size=6) for name in formats.MICROSCALING]
+    found += [Scheme(weight_type=name, activations="DYNAMIC_ROW") for name in weight_formats.FLOATS_IN_INTEGER_PRODUCTS]
+    found += [
+        Scheme(weight_type="MXFP4", activations="STATIC", block_size=6),
+        Scheme(weight_type="MXFP4", activation_type="INT8", block_size=8),
+        Scheme(weight_type="NVFP4", activations="STATIC", activation_type="INT8"),
+    ]
     return [*found, Scheme(weight_type="INT2", activations="FLOAT", block_size=16, scale_type="FLOAT16")]
 
 

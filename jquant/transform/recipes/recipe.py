@@ -86,8 +86,9 @@ class Scheme:
 
     Scales do not reach the lowest integer of symmetric ones, such as -8: it has no counterpart, and such a scale would clip
     numbers of the other sign. Only weights beyond the range of their scale, with GPTQ or a searched range, become that
-    integer. Integers are multiplied by quantized inputs or, with ``"FLOAT"`` activations, by floats; INT2 and all floats, by
-    floats alone. A convolution takes INT8 and 8-bit floats without blocks, and stays float with any other type.
+    integer. Integers are multiplied by quantized inputs or, with ``"FLOAT"`` activations, by floats. So are MXFP4,
+    MXFP6E2M3FN, MXINT8 and NVFP4, which are integers over a power of two; INT2 and all other floats, by floats alone. A
+    convolution takes INT8 and 8-bit floats without blocks, and stays float with any other type.
 
     Attributes:
       weights: ``"PER_CHANNEL"``, a scale for each output channel (and for each row of an embedding table), or
@@ -198,7 +199,8 @@ class Scheme:
         has_own_scales = weight_type in weight_formats.WITH_OWN_SCALES
         has_blocks = has_own_scales or weight_type == "INT2"
         in_one_block = weight_type.endswith("INT4") and size is None
-        only_floats = weight_type not in weight_formats.INTEGER_PRODUCTS
+        in_integer_products = (*weight_formats.INTEGER_PRODUCTS, *weight_formats.FLOATS_IN_INTEGER_PRODUCTS)
+        only_floats = weight_type not in in_integer_products
         of_type = f"weight_type is {weight_type}"
         of_size, of_parts = f"{of_type} and block_size {size}", f"k_parts is {parts}"
         refused = (
