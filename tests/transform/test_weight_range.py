@@ -77,6 +77,21 @@ def test_smallest_error(format, count):
     np.testing.assert_array_equal(stored.numbers[distances > 1e-6], nearest[distances > 1e-6])
 
 
+def test_four_over_six():
+    """A block of NVFP4 whose largest is 4 has steps of a half up to 2, as this one needs; with 6, it would have thirds."""
+    w = np.zeros((32, 2), np.float32)
+    w[:16] = np.resize([4, 1, 2, 1.5, 0.5, -3, -2, -1], 16)[:, None]
+    w[16] = 6 * 448  # of the scale of the tensor, which is then 1
+    options = {**FORMATS["nvfp4"], "weight_range": "mean_squared_error"}
+    for factor in (1, 64):  # and where one and a half of the largest would be beyond the scales: the largest of the tensor
+        scaled = np.concatenate([w[:16] * factor, w[16:]])
+        stored = quantized(scaled, transform.Scheme(**options))
+        np.testing.assert_array_equal(stored.real(), scaled)
+        assert not np.array_equal(quantized(scaled, transform.Scheme(**FORMATS["nvfp4"])).real(), scaled)
+    alone = quantized(w[:16] * 448, transform.Scheme(**options))
+    assert alone.scales.max() == 448 * (np.float32(448 * 4) / np.float32(448 * 6))
+
+
 @one_in(3, "options", [{"weight_rounding": "GPTQ"}, {"smoothing": "AWQ"}, {"weight_rounding": "GPTQ", "block_size": None}])
 def test_weights_count_as_their_inputs(options, count):
     """Where X^T X is known, its diagonal weights the errors of rows."""

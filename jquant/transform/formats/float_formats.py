@@ -201,6 +201,7 @@ class Nvfp4(_Codes):
     """
 
     BLOCK_SIZE: ClassVar = nvfp4.BLOCK_SIZE
+    shares: ClassVar[Sequence[float]] = *SHARES, 1.5  # of which the largest element becomes 4 in place of 6
 
     @property
     def title(self) -> str:
@@ -212,7 +213,8 @@ class Nvfp4(_Codes):
 
     def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> BlockParameters:
         tensor_scale = nvfp4.tensor_scale_of(exact.numerator(matrix), is_clipped=True)
-        bound = share_of(of_blocks(largest, matrix, self.BLOCK_SIZE, True), share)
+        whole = of_blocks(largest, matrix, self.BLOCK_SIZE, True)
+        bound = jnp.minimum(share_of(whole, share), whole.max(initial=0))  # the scales hold no more than the largest of all
         scale = nvfp4.scale_of(float_bits.bits(bound), tensor_scale)
         return {"scale": bitcast(scale, jnp.uint8), "tensor_scale": tensor_scale}
 

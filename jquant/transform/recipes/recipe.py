@@ -112,7 +112,8 @@ class Scheme:
         whether the rows whose inputs are the largest are rounded first. Blocks stay those of the matrix.
       weight_range: ``"min_max"``, or ``"mean_squared_error"``: for each block, that share of its range, from 0.3 to 1 in
         steps of 0.02, which leaves the smallest squared error. Weights beyond it saturate. In MX formats, whose scales are
-        powers of two: half of it, all, or twice as much. For GPTQ and AWQ, which know X^T X, the error of each row counts as
+        powers of two: half of it, all, or twice as much; in NVFP4 also one and a half, so that the largest weight becomes 4
+        in place of 6 ("Four Over Six"). For GPTQ and AWQ, which know X^T X, the error of each row counts as
         much as its inputs, by the diagonal.
       smoothing: factors by which the channels of a product's input are multiplied, while the rows of its weights are divided
         by them. ``"SMOOTHQUANT"``, or ``("SMOOTHQUANT", strength)``, by default 0.5: ``max|w|**(1 - strength) /
