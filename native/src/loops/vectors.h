@@ -152,7 +152,33 @@ JQUANT_INLINE Ints dot4(Ints sums, Weights weights, Activations activations) {
 
 #endif
 
-// `dot4` for weights from 0 to 15.
+// A table of 16 bytes, again in each 16 bytes of a vector: as a constant, because a vector is not filled from 16 bytes in one
+// step everywhere.
+struct ByteTable {
+  alignas(64) uint8_t bytes[64] = {};
+
+  explicit constexpr ByteTable(const uint8_t (&table)[16]) {
+    for (int i = 0; i < 64; ++i) bytes[i] = table[i % 16];
+  }
+};
+
+// The bytes of a table at indices from 0 to 15, one in each byte.
+JQUANT_INLINE Words looked_up(const ByteTable& table, Words indices) {
+#if defined(JQUANT_AVX512_VNNI)
+  return (Words)_mm512_shuffle_epi8((__m512i)load<Words>(table.bytes), (__m512i)indices);
+#elif defined(JQUANT_AVX_VNNI) || defined(JQUANT_AVX2)
+  return (Words)_mm256_shuffle_epi8((__m256i)load<Words>(table.bytes), (__m256i)indices);
+#elif defined(JQUANT_NEON_I8MM) || defined(JQUANT_NEON_DOT)
+  return (Words)vqtbl1q_u8(vld1q_u8(table.bytes), (uint8x16_t)indices);
+#else
+  uint8_t bytes[kBytes];
+  store(bytes, indices);
+  for (int i = 0; i < kBytes; ++i) bytes[i] = table.bytes[bytes[i]];
+  return load<Words>(bytes);
+#endif
+}
+
+// `dot4` for weights from 0 to 24.
 JQUANT_INLINE Ints dot4_of_nibbles(Ints sums, Words weights, Words activations) {
 #if defined(JQUANT_AVX2)
   // Sums of two such products fit into 16 bits.
