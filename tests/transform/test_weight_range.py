@@ -9,6 +9,7 @@ from support.networks import recipe
 from support.sampling import one_in
 
 from jquant import transform
+from jquant.transform.weights import weight_range
 
 FORMATS = {
     "int4 in blocks of 32": {"weight_type": "INT4", "activations": "FLOAT", "block_size": 32},
@@ -131,6 +132,16 @@ def test_batches_and_layers():
             expected = quantized(matrix, scheme)
             np.testing.assert_array_equal(np.asarray(stored.unpack().astype(np.int32))[number], expected.numbers)
             np.testing.assert_array_equal(np.repeat(stored.scale[number], 32, 0)[:ROWS], expected.scales)
+
+
+def test_one_importance_for_several_matrices():
+    """A batch of matrices by one input has one X^T X: each matrix is searched as it is alone."""
+    w, importance = np.stack([weights(), 2 * weights()[::-1]]), np.geomspace(0.01, 10, ROWS, dtype=np.float32)
+    format = transform.Scheme(**FORMATS["int4 in blocks of 32"]).format
+    together = weight_range.search(format, jnp.asarray(w), jnp.asarray(importance))["scale"]
+    for each, matrix in zip(together, w, strict=True):
+        alone = weight_range.search(format, jnp.asarray(matrix), jnp.asarray(importance))["scale"]
+        np.testing.assert_array_equal(each, alone)
 
 
 def test_tables():

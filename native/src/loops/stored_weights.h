@@ -16,8 +16,8 @@ constexpr int64_t kGroupColumns = kWord * kLanes;  // columns whose weights are 
 constexpr int32_t kCodesOffset = 12;
 constexpr ByteTable kDoubledFloats({12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0});
 
-// uint16, (rows / 4, columns), of four 4-bit integers each, the first in the lowest bits: or with `kAreCodes`, of the codes of
-// floats, of which each is half of an integer.
+// uint16, (rows / 4, columns), of four 4-bit integers each, the first in the lowest bits: or with `kAreCodes`, of the codes
+// of floats, of which each is half of an integer.
 template <bool kAreCodes>
 struct FourBits {
   typedef uint16_t Element;

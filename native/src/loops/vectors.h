@@ -152,8 +152,7 @@ JQUANT_INLINE Ints dot4(Ints sums, Weights weights, Activations activations) {
 
 #endif
 
-// A table of 16 bytes, again in each 16 bytes of a vector: as a constant, because a vector is not filled from 16 bytes in one
-// step everywhere.
+// A table of 16 bytes, again in each 16 bytes of a vector: a constant, because filling a vector at run time takes a loop.
 struct ByteTable {
   alignas(64) uint8_t bytes[64] = {};
 
