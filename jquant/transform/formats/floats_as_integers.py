@@ -98,7 +98,7 @@ class MicroscalingIntegers(AsIntegers, Microscaling):
             return {"values": _packed_codes(values, scale, self.block_size)}
         if self.weight_type != "MXINT8":  # codes: a whole number of units is a float times a power of two
             floats = narrow_floats.decode(values, narrow_floats.FLOATS_OF_6_BITS[jnp.dtype(self._element)])
-            values = exact.product(floats, np.float32(2.0**self._power)).astype(jnp.int8)
+            values = exact.product(floats, jnp.float32(2.0**self._power)).astype(jnp.int8)
         return {"values": pack_blocks(values, scale, None, None, self.block_size)}
 
 
