@@ -51,6 +51,7 @@ _OFFSETS = {
 }
 _DTYPES = {layout: _INT4_TYPES if layout in _WORDS else (*_INT4_TYPES, *_INT8_TYPES) for layout in Layout}
 _DTYPES[Layout.CODES] = _INT8_TYPES[:1]
+_FLOAT4 = jnp.dtype(jnp.float4_e2m1fn)
 
 
 @jax.tree_util.register_dataclass
@@ -97,6 +98,11 @@ class PackedBlockMatrix:
     @property
     def ndim(self) -> int:
         return self.data.ndim
+
+    @property
+    def stored_type(self) -> np.dtype:
+        """The type of the numbers in the data, `dtype` or the floats of `Layout.CODES`: what `layout_for` takes."""
+        return _FLOAT4 if self.layout == Layout.CODES else self.dtype
 
     @property
     def offset(self) -> int:
@@ -217,7 +223,9 @@ def zero_point_data_type(dtype: np.dtype) -> np.dtype:
 
 
 def layout_for(dtype: np.dtype, block_size: int) -> Layout:
-    """The default layout: words for 4 bits, unless a block ends inside a word."""
+    """The default layout: words for 4 bits, unless a block ends inside a word, as none of floats does."""
+    if dtype == _FLOAT4:
+        return Layout.CODES
     has_whole_words = dtype in _DTYPES[Layout.WORDS] and block_size % packed_int4.PER_WORD == 0
     return Layout.WORDS if has_whole_words else Layout.BYTES
 
