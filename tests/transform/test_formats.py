@@ -230,7 +230,7 @@ def test_filters_of_8_bit_floats(name, weights):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"weight_type": "MXFP4"}, "MXFP4, which is multiplied by floats alone: pass activations='FLOAT'"),
+        ({"weight_type": "MXFP8E4M3FN"}, "MXFP8E4M3FN, which is multiplied by floats alone: pass activations='FLOAT'"),
         ({"weight_type": "INT2", "block_size": 16}, "INT2, which is multiplied by floats alone"),
         ({"weight_type": "INT2", "activations": "FLOAT"}, "INT2 and block_size None; it must be a power of two"),
         ({"weight_type": "INT2", "activations": "FLOAT", "block_size": 24}, "block_size 24; it must be a power of two"),
