@@ -161,17 +161,17 @@ ffi::Error multiply_blocks(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffe
 }  // namespace
 }  // namespace jquant
 
-#define JQUANT_BLOCK_PRODUCT(name, function)              \
-  JQUANT_HANDLER(name, function,                          \
-                 xla::ffi::Ffi::Bind()                    \
-                     .Ctx<xla::ffi::ThreadPool>()         \
-                     .Arg<xla::ffi::AnyBuffer>()          \
-                     .Arg<xla::ffi::AnyBuffer>()          \
-                     .Arg<xla::ffi::AnyBuffer>()          \
-                     .RemainingArgs()                     \
-                     .Ret<xla::ffi::AnyBuffer>()          \
-                     .Attr<int64_t>("block_size")         \
-                     .Attr<int64_t>("offset")             \
+#define JQUANT_BLOCK_PRODUCT(name, function)      \
+  JQUANT_HANDLER(name, function,                  \
+                 xla::ffi::Ffi::Bind()            \
+                     .Ctx<xla::ffi::ThreadPool>() \
+                     .Arg<xla::ffi::AnyBuffer>()  \
+                     .Arg<xla::ffi::AnyBuffer>()  \
+                     .Arg<xla::ffi::AnyBuffer>()  \
+                     .RemainingArgs()             \
+                     .Ret<xla::ffi::AnyBuffer>()  \
+                     .Attr<int64_t>("block_size") \
+                     .Attr<int64_t>("offset")     \
                      .Attr<std::string_view>("roles"))
 
 JQUANT_BLOCK_PRODUCT(jquant_block_product, jquant::multiply_blocks<false>);

@@ -24,8 +24,8 @@ struct FourBits {
   static constexpr bool kAreNibbles = true;
   static constexpr bool kHasOneWord = false;  // whether a step has one word of K
   static constexpr int64_t kRowsPerElement = kWord;
-  static constexpr int64_t kRowsAhead = 16;  // of elements, that are prefetched
-  static constexpr int kLeastVectors = 1;    // that are read at once
+  static constexpr int64_t kRowsAhead = 16;                         // of elements, that are prefetched
+  static constexpr int kLeastVectors = 1;                           // that are read at once
   static constexpr int32_t kOffset = kAreCodes ? kCodesOffset : 0;  // how much more the bytes are than the stored integers
   const Element* data;
   int64_t columns;

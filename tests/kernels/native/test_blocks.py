@@ -208,5 +208,5 @@ def test_codes_and_a_library_without_their_function(monkeypatch):
     programs.append(jax.jit(lambda *x: multiply(None, *x)).lower(*operands))
     assert [program.as_text().count(call) for program in programs] == [1, 0]
     assert_same_bits(*(program.compile()(*operands) for program in programs))
-    with pytest.raises(NotImplementedError, match="this jquant-native has no jquant_coded_block_product.99; install"):
+    with pytest.raises(NotImplementedError, match=r"this jquant-native has no jquant_coded_block_product\.99; install"):
         jax.jit(functools.partial(multiply, "native"))(*operands)
