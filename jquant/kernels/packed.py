@@ -71,9 +71,16 @@ def pack_codes(codes: jax.Array, scale: jax.Array, block_size: int) -> PackedBlo
     *batch, k, _ = codes.shape
     padding = scale.shape[-2] * block_size - k
     codes = jnp.pad(codes.astype(jnp.uint16), [(0, 0)] * len(batch) + [(0, padding), (0, 0)])
-    parameters = {"scale": _as_given(scale), "zero_point": None, "minimum": None}
-    sizes = {"block_size": block_size, "padding": padding}
-    return PackedBlockMatrix(packed_int4.packed(codes), **parameters, dtype=np.dtype(np.int8), **sizes, layout=Layout.CODES)
+    return PackedBlockMatrix(
+        data=packed_int4.packed(codes),
+        scale=_as_given(scale),
+        zero_point=None,
+        minimum=None,
+        dtype=np.dtype(np.int8),
+        block_size=block_size,
+        padding=padding,
+        layout=Layout.CODES,
+    )
 
 
 def _as_given(x: jax.Array) -> jax.Array:

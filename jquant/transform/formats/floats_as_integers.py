@@ -7,7 +7,7 @@ of MXINT8 of at most 127. So products with integers are those of `block_scaled_m
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from jquant.lowering.bitcast import bitcast
 from jquant.operators.block_scaled_matmul import block_scaled_matmul
 from jquant.operators.dequantize_linear import dequantize_linear
 from jquant.packed.block_matrix import PackedBlockMatrix
-from jquant.transform.formats.float_formats import Microscaling, Nvfp4
+from jquant.transform.formats.float_formats import Codes, Microscaling, Nvfp4
 from jquant.transform.formats.stored_weights import BlockParameters, Stored, Take
 
 _DOUBLED = 1  # the power of two by which floats of 4 bits are larger as integers
@@ -30,18 +30,12 @@ WEIGHT_TYPES = *_POWERS, "NVFP4"
 _TENSOR_SCALE = "tensor_scale"
 
 
-class _Format(Protocol):
-    """What `AsIntegers` needs of a format of floats."""
+class AsIntegers(Codes):
+    """Stored as ``values``, a `PackedBlockMatrix` of int8, which holds the scales; those of 4 bits take 4 bits."""
 
     k_parts: int
 
-    def rows_of_a_block(self, rows: int) -> int: ...
-
-
-class AsIntegers:
-    """Stored as ``values``, a `PackedBlockMatrix` of int8, which holds the scales; those of 4 bits take 4 bits."""
-
-    def why_not_in_parts(self: _Format, rows: int) -> str | None:
+    def why_not_in_parts(self, rows: int) -> str | None:
         blocks = -(-rows // self.rows_of_a_block(rows))
         return f"{blocks} blocks have no {self.k_parts} equal parts" if blocks % self.k_parts else None
 
@@ -61,7 +55,7 @@ class AsIntegers:
         return {"values": stored["values"].sharding_for(PartitionSpec(*batch, rows, columns)), **others}
 
     def multiply(
-        self: _Format, x: jax.Array, scale: jax.Array, zero_point: jax.Array | None, stored: Stored, dtype: np.dtype
+        self, x: jax.Array, scale: jax.Array, zero_point: jax.Array | None, stored: Stored, dtype: np.dtype
     ) -> jax.Array:
         """The product of integers, as floats of `dtype`."""
         if _TENSOR_SCALE in stored:
