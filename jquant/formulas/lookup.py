@@ -40,7 +40,8 @@ def columns(matrix: PackedBlockMatrix, indices: jax.Array) -> jax.Array:
     k, n = matrix.shape
     index, is_inside = from_start(indices, n)
     # A matrix of one column for each index.
-    each = jax.tree.map(lambda x: jnp.moveaxis(found(x, index[..., None], 1), 0, -2), matrix.n_minor())
+    by_rows = matrix.n_minor(may_be_codes=True)
+    each = jax.tree.map(lambda x: jnp.moveaxis(found(x, index[..., None], 1), 0, -2), by_rows)
     values = Quantized(each.integers()[..., :k, :], each.scale, each.zero_point)
     rows = affine.dequantize(Granularity(indices.ndim, matrix.block_size).expand(values))[..., 0]
     return exact.narrow(jnp.where(lax.expand_dims(is_inside, (indices.ndim,)), rows, 0), matrix.scale.dtype)

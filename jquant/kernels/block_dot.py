@@ -131,7 +131,8 @@ def _in_runs(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix,
     *batch, m, k = a.shape
     a = jnp.moveaxis(a.reshape(*batch, m, parts, k // parts), -2, -3)
     a_zero_point = None if a_zero_point is None else jnp.expand_dims(a_zero_point, -3)
-    b = jax.tree.map(lambda x: x.reshape(*x.shape[:-2], parts, x.shape[-2] // parts, x.shape[-1]), b.n_minor())
+    b = b.n_minor(may_be_codes=True)
+    b = jax.tree.map(lambda x: x.reshape(*x.shape[:-2], parts, x.shape[-2] // parts, x.shape[-1]), b)
     return a, a_zero_point, b
 
 

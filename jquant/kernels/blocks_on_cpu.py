@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.arithmetic import exact
-from jquant.arithmetic.packed_int4 import PER_WORD, from_place
+from jquant.arithmetic import exact, four_bit_floats
+from jquant.arithmetic.packed_int4 import PER_WORD, at, from_place
 from jquant.kernels import xla, xla_blocks
 from jquant.kernels.batch import with_one_batch_axis
 from jquant.kernels.divisors import largest_divisor
@@ -26,10 +26,10 @@ from jquant.lowering.varying import varying_as
 from jquant.packed.block_matrix import ROWS_PER_ELEMENT, Layout, PackedBlockMatrix
 
 # Up to this many rows of A, this is faster than a dot for each block.
-_MOST_ROWS = {Layout.WORDS: 8, Layout.BYTES: 1}
+_MOST_ROWS = {Layout.WORDS: 8, Layout.CODES: 8, Layout.BYTES: 1}
 # The products of this many int8 with nibbles less 8, or with bytes, lie in an interval of 2**16 integers, from -32512 to
-# 32768; those of half as many 9-bit differences, from -32640 to 32640.
-_MOST_PRODUCTS = {Layout.WORDS: 32, Layout.BYTES: 2}
+# 32768; those of half as many 9-bit differences, from -32640 to 32640. Twice a float of 4 bits is at most 12.
+_MOST_PRODUCTS = {Layout.WORDS: 32, Layout.CODES: 16, Layout.BYTES: 2}
 # How many rows of B a stored sum loads at most. If they lie a power of two apart, a cache cannot hold a line of many more.
 _MOST_LOADS = 16
 # How many stored sums one iteration of the inner loop scales: few enough to compile, many enough to be worth a loop.
@@ -40,7 +40,7 @@ _MOST_ADDED = 64
 
 def block_dot(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix) -> jax.Array:
     """`xla_blocks.block_dot`, which computes the same bits, for a CPU."""
-    b = b.n_minor()
+    b = b.n_minor(may_be_codes=True)
     if not _has_few_rows(a, b):
         return xla_blocks.block_dot(a, a_zero_point, b, xla.integer_dot_on_cpu)
     shape = (*jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
@@ -83,7 +83,7 @@ def _tiling_for(block_size: int, blocks: int, rows: int, layout: Layout, is_narr
     """
     step = ROWS_PER_ELEMENT[layout]
     products = largest_divisor(block_size // step, _MOST_PRODUCTS[layout] // (step if is_narrow else 2 * step)) * step
-    int16_sums = 1 if layout == Layout.WORDS else largest_divisor(block_size // products, _MOST_LOADS // products)
+    int16_sums = 1 if layout != Layout.BYTES else largest_divisor(block_size // products, _MOST_LOADS // products)
     sums = block_size // (products * int16_sums)
     trips = next(trips for trips in range(min(sums * rows, blocks), blocks + 1) if blocks % trips == 0)
     blocks_per_trip = blocks // trips
@@ -105,7 +105,7 @@ def _product_of_few_rows(a: jax.Array, b: PackedBlockMatrix, tiling: _Tiling) ->
       tiling: from `_tiling_for`.
     """
     blocks, n = b.scale.shape[-2:]
-    is_words, per_element = b.layout == Layout.WORDS, ROWS_PER_ELEMENT[b.layout]
+    is_words, are_codes, per_element = b.layout == Layout.WORDS, b.layout == Layout.CODES, ROWS_PER_ELEMENT[b.layout]
     per_sum = tiling.products * tiling.int16_sums
     sums = b.block_size // per_sum
     batch, m = max(a.shape[0], b.scale.shape[0]), a.shape[1]
@@ -135,6 +135,8 @@ def _product_of_few_rows(a: jax.Array, b: PackedBlockMatrix, tiling: _Tiling) ->
             element = element.reshape(-1, 1, rows, n)
             if is_words:
                 element = from_place(element, k % PER_WORD)
+            if are_codes:
+                element = four_bit_floats.doubled(at(element, k % PER_WORD).astype(jnp.int16))
             return element.astype(jnp.int16) * lax.slice_in_dim(chunk_factors, k, k + 1, axis=3)
 
         def int16_sum(number: int) -> jax.Array:

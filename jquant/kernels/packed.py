@@ -66,6 +66,23 @@ def pack_blocks(
     )
 
 
+def pack_codes(codes: jax.Array, scale: jax.Array, block_size: int) -> PackedBlockMatrix:
+    """The matrix of twice the floats of these codes, uint8, in `Layout.CODES`, where whole words fill a block."""
+    *batch, k, _ = codes.shape
+    padding = scale.shape[-2] * block_size - k
+    codes = jnp.pad(codes.astype(jnp.uint16), [(0, 0)] * len(batch) + [(0, padding), (0, 0)])
+    return PackedBlockMatrix(
+        data=packed_int4.packed(codes),
+        scale=_as_given(scale),
+        zero_point=None,
+        minimum=None,
+        dtype=np.dtype(np.int8),
+        block_size=block_size,
+        padding=padding,
+        layout=Layout.CODES,
+    )
+
+
 def _as_given(x: jax.Array) -> jax.Array:
     """`x`, floats, without a weak type, and sealed from what a caller's program computes them from."""
     return lax.convert_element_type(exact.narrow(exact.widen(x), x.dtype), x.dtype)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jquant.arithmetic import exact, packed_int4, signs
+from jquant.arithmetic import exact, four_bit_floats, packed_int4, signs
 from jquant.kernels import xla
 from jquant.kernels import zero_point as zero_points
 from jquant.packed.block_matrix import Layout, PackedBlockMatrix
@@ -29,7 +29,7 @@ def block_dot(
       b: of shape (..., K, N), without padding.
       dot: multiplies int8 matrices.
     """
-    b, blocks = b.n_minor(), b.scale.shape[-2]
+    b, blocks = b.n_minor(may_be_codes=True), b.scale.shape[-2]
     if blocks == 0:
         *batch, m, _ = a.shape
         return jnp.zeros((*jnp.broadcast_shapes(tuple(batch), b.shape[:-2]), m, b.shape[-1]), jnp.float32)
@@ -69,7 +69,7 @@ def _product(
 
 def _reordered(a: jax.Array, b: PackedBlockMatrix) -> jax.Array:
     """`a` with its columns in the order in which `_block` returns the rows of B."""
-    if b.layout != Layout.WORDS:
+    if b.layout == Layout.BYTES:
         return a
     *rows, k = a.shape
     in_words = a.reshape(*rows, k // b.block_size, b.block_size // packed_int4.PER_WORD, packed_int4.PER_WORD)
@@ -84,8 +84,9 @@ def _block(b: PackedBlockMatrix, index: jax.Array | int) -> tuple[jax.Array, jnp
     """
     stored = b.data.shape[-2] // b.scale.shape[-2]
     data = lax.dynamic_slice_in_dim(b.data, index * stored, stored, b.ndim - 2)
-    if b.layout == Layout.WORDS:
+    if b.layout != Layout.BYTES:
         data = packed_int4.by_place(data).astype(jnp.int8).reshape(*data.shape[:-2], b.block_size, data.shape[-1])
+        data = four_bit_floats.doubled(data) if b.layout == Layout.CODES else data
         data = data - np.int8(b.offset) if b.offset else data
     return data, np.dtype(np.uint8 if b.dtype == jnp.uint8 else np.int8)
 
@@ -99,7 +100,7 @@ def stand_in(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix)
 
 def products(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix) -> jax.Array:
     """The integer products of all blocks, of shape (..., G, M, N)."""
-    b = b.n_minor()
+    b = b.n_minor(may_be_codes=True)
     a, blocks = _reordered(a, b), jnp.arange(b.scale.shape[-2], dtype=jnp.int32)
     return jnp.moveaxis(lax.map(functools.partial(_product, a, a_zero_point, b, dot=xla.integer_dot), blocks), 0, -3)
 

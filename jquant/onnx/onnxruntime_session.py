@@ -2,7 +2,7 @@
 
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,14 +38,14 @@ def session(model: bytes, *, optimized: bool) -> Any:
         raise ModelError(f"onnxruntime: {error}") from error
 
 
-def run(session: Any, inputs: Inputs) -> dict[str, Any]:
-    """The outputs by name. Inputs that the session does not have are left out.
+def run(session: Any, inputs: Inputs, names: Sequence[str] | None = None) -> dict[str, Any]:
+    """The outputs by name, or some of them. Inputs that the session does not have are left out.
 
     Raises:
       ModelError: onnxruntime cannot compute them.
     """
     feeds = {value.name: np.asarray(inputs[value.name]) for value in session.get_inputs() if value.name in inputs}
-    names = [value.name for value in session.get_outputs()]
+    names = [value.name for value in session.get_outputs()] if names is None else names
     try:
         return dict(zip(names, session.run(names, feeds), strict=True))
     except Exception as error:  # onnxruntime has exception types of its own
@@ -53,13 +53,15 @@ def run(session: Any, inputs: Inputs) -> dict[str, Any]:
 
 
 def intermediate(proto: onnx.ModelProto, inputs: Inputs) -> dict[str, Any]:
-    """All values of the main graph, as onnxruntime computes them with optimizations off."""
+    """The values of the main graph, as onnxruntime computes them with optimizations off: all that NumPy has types for."""
     model = onnx.ModelProto()
     model.CopyFrom(proto)
     declared = {value.name for value in model.graph.output}
     outputs = [name for node in model.graph.node for name in node.output if name and name not in declared]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-    return run(session(model.SerializeToString(), optimized=False), inputs)
+    all_values = session(model.SerializeToString(), optimized=False)
+    names = [each.name for each in all_values.get_outputs() if each.name in declared or each.type != "tensor(bfloat16)"]
+    return run(all_values, inputs, names)
 
 
 @functools.cache

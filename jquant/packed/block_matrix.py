@@ -10,7 +10,7 @@ import numpy as np
 from jax import export
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jquant.arithmetic import packed_int4
+from jquant.arithmetic import four_bit_floats, packed_int4
 from jquant.errors import DescriptorError, DescriptorTypeError, shown
 from jquant.packed.arrays import entries_of, placed, require_data_type, require_whole_blocks
 from jquant.placement import explain_array_errors
@@ -29,14 +29,17 @@ class Layout(enum.StrEnum):
     """4 bits: uint16, of shape (..., N, K / 4). The lowest 4 bits of word j are row 4 * j, as -8 to 7 (uint4 less 8)."""
     K_MAJOR_BYTES = "k_major_bytes"
     """`BYTES` of shape (..., N, K)."""
+    CODES = "codes"
+    """int8, each twice a float of 4 bits: uint16, as `WORDS`, of the codes of these floats (float4_e2m1fn)."""
 
 
 _K_MAJOR = {Layout.WORDS: Layout.K_MAJOR_WORDS, Layout.BYTES: Layout.K_MAJOR_BYTES}
 _N_MINOR = {k_major: layout for layout, k_major in _K_MAJOR.items()}
 _WORDS = Layout.WORDS, Layout.K_MAJOR_WORDS
-ROWS_PER_ELEMENT = {layout: packed_int4.PER_WORD if layout in _WORDS else 1 for layout in Layout}
+_OF_WORDS = *_WORDS, Layout.CODES
+ROWS_PER_ELEMENT = {layout: packed_int4.PER_WORD if layout in _OF_WORDS else 1 for layout in Layout}
 """How many rows of the matrix an element of the data holds."""
-_DATA_TYPES = {layout: np.dtype(np.uint16 if layout in _WORDS else np.int8) for layout in Layout}
+_DATA_TYPES = {layout: np.dtype(np.uint16 if layout in _OF_WORDS else np.int8) for layout in Layout}
 _INT4_TYPES = tuple(map(jnp.dtype, (jnp.int4, jnp.uint4)))
 _INT8_TYPES = tuple(map(np.dtype, (np.int8, np.uint8)))
 # How much more the stored integers are than those that they stand for, where the two differ.
@@ -47,6 +50,8 @@ _OFFSETS = {
     (Layout.K_MAJOR_BYTES, np.dtype(np.uint8)): -128,
 }
 _DTYPES = {layout: _INT4_TYPES if layout in _WORDS else (*_INT4_TYPES, *_INT8_TYPES) for layout in Layout}
+_DTYPES[Layout.CODES] = _INT8_TYPES[:1]
+_FLOAT4 = jnp.dtype(jnp.float4_e2m1fn)
 
 
 @jax.tree_util.register_dataclass
@@ -95,6 +100,11 @@ class PackedBlockMatrix:
         return self.data.ndim
 
     @property
+    def stored_type(self) -> np.dtype:
+        """The type of the numbers in the data, `dtype` or the floats of `Layout.CODES`: what `layout_for` takes."""
+        return _FLOAT4 if self.layout == Layout.CODES else self.dtype
+
+    @property
     def offset(self) -> int:
         """How much more the stored integers are than those that they stand for."""
         return _OFFSETS.get((self.layout, self.dtype), 0)
@@ -124,8 +134,11 @@ class PackedBlockMatrix:
         stored = packed_int4.unpacked(data) if matrix.layout == Layout.WORDS else data
         return stored.astype(jnp.int16) - np.int16(matrix.offset)
 
-    def n_minor(self) -> "PackedBlockMatrix":
-        """This matrix in `Layout.WORDS` or `Layout.BYTES`."""
+    def n_minor(self, *, may_be_codes: bool = False) -> "PackedBlockMatrix":
+        """This matrix in `Layout.WORDS` or `Layout.BYTES`; or as it is, in `Layout.CODES`, if it may be in that."""
+        if self.layout == Layout.CODES and not may_be_codes:
+            codes = packed_int4.unpacked(jnp.asarray(self.data)).astype(jnp.int8)
+            return dataclasses.replace(self, data=four_bit_floats.doubled(codes), layout=Layout.BYTES)
         if self.layout not in _N_MINOR:
             return self
         data = jnp.swapaxes(self.data, -1, -2)
@@ -134,10 +147,11 @@ class PackedBlockMatrix:
 
     def k_major(self) -> "PackedBlockMatrix":
         """This matrix in `Layout.K_MAJOR_WORDS` or `Layout.K_MAJOR_BYTES`."""
-        if self.layout not in _K_MAJOR:
+        if self.layout in _N_MINOR:
             return self
-        data = self.data ^ packed_int4.SIGN_BITS if self.layout in _WORDS else self.data
-        return dataclasses.replace(self, data=jnp.swapaxes(data, -1, -2), layout=_K_MAJOR[self.layout])
+        matrix = self.n_minor()
+        data = matrix.data ^ packed_int4.SIGN_BITS if matrix.layout in _WORDS else matrix.data
+        return dataclasses.replace(matrix, data=jnp.swapaxes(data, -1, -2), layout=_K_MAJOR[matrix.layout])
 
     def validate(self, name: str) -> None:
         """Asserts that the arrays have the dtypes and the shapes that `pack_matrix` gave them.
@@ -209,7 +223,9 @@ def zero_point_data_type(dtype: np.dtype) -> np.dtype:
 
 
 def layout_for(dtype: np.dtype, block_size: int) -> Layout:
-    """The default layout: words for 4 bits, unless a block ends inside a word."""
+    """The default layout: words for 4 bits, unless a block ends inside a word, as none of floats does."""
+    if dtype == _FLOAT4:
+        return Layout.CODES
     has_whole_words = dtype in _DTYPES[Layout.WORDS] and block_size % packed_int4.PER_WORD == 0
     return Layout.WORDS if has_whole_words else Layout.BYTES
 

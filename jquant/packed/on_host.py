@@ -1,9 +1,10 @@
 """Packed matrices as files hold them, in no layout, and back: in NumPy, which compiles nothing, and part by part.
 
 Integers of 8 bits have the shape (..., K, N) of the matrix. Those of 4 bits, two in a byte, have the shape (..., K / 2, N),
-rounded up: the lower bits are the first of two rows. After the last row are zeros.
+rounded up: the lower bits are the first of two rows. After the last row are zeros. So do codes of floats of 4 bits.
 """
 
+import jax.numpy as jnp
 import numpy as np
 
 from jquant.arithmetic.packed_int4 import SIGN_BITS
@@ -11,7 +12,7 @@ from jquant.packed.block_matrix import Layout, PackedBlockMatrix, layout_for
 from jquant.packed.matrix import PackedMatrix
 
 _SIGN_BIT = np.uint8(0x80)
-_WORDS = Layout.WORDS, Layout.K_MAJOR_WORDS
+_WORDS = Layout.WORDS, Layout.K_MAJOR_WORDS, Layout.CODES
 _K_MAJOR = Layout.K_MAJOR_WORDS, Layout.K_MAJOR_BYTES
 
 
@@ -21,7 +22,7 @@ def rows_in_file(dtype: np.dtype, rows: int) -> int:
 
 
 def _has_4_bits(dtype: np.dtype) -> bool:
-    return dtype.name.endswith("int4")
+    return dtype.name.endswith("int4") or dtype == jnp.float4_e2m1fn
 
 
 def of_matrix(matrix: PackedMatrix) -> np.ndarray:
@@ -31,7 +32,7 @@ def of_matrix(matrix: PackedMatrix) -> np.ndarray:
 
 
 def of_block_matrix(matrix: PackedBlockMatrix) -> np.ndarray:
-    """The integers of a matrix in blocks, without scales."""
+    """The integers of a matrix in blocks, or codes of floats, without scales."""
     data = np.asarray(matrix.data)
     data = np.swapaxes(data, -1, -2) if matrix.layout in _K_MAJOR else data
     *_, rows, _ = matrix.shape
@@ -78,7 +79,7 @@ def pack(integers: np.ndarray, block_size: int) -> tuple[np.ndarray, np.ndarray]
 def pack_blocks(integers: np.ndarray, dtype: np.dtype, rows: int, block_size: int) -> np.ndarray:
     """`PackedBlockMatrix.data` of integers, as files hold them, in the layout that `layout_for` names."""
     missing = -(-rows // block_size) * block_size - rows
-    if layout_for(dtype, block_size) == Layout.WORDS:
+    if layout_for(dtype, block_size) != Layout.BYTES:
         return _words_of_bytes(integers, dtype, rows, (rows + missing) // 4)
     if _has_4_bits(dtype):
         integers = _codes_of_bytes(integers, rows)

@@ -11,6 +11,7 @@ from jquant.arguments.statics import is_sequence
 from jquant.errors import TransformError, TransformTypeError, shown
 from jquant.placement import explain_array_errors_as
 from jquant.transform.formats import weight_formats
+from jquant.transform.formats.floats_as_integers import AsIntegers
 from jquant.transform.formats.integer_formats import Blocks
 from jquant.transform.formats.stored_weights import SMOOTHING, Stored
 from jquant.transform.program import partition
@@ -231,7 +232,7 @@ def _obstacles(plan: Plan, site: Site, stored: Stored, split: Split, rules: _Rul
     why_not = None if parts == 1 else format.why_not_split(rows, parts)
     if why_not is not None:
         yield why_not
-    elif isinstance(format, Blocks) and format.k_parts % parts and _multiplies_integers(plan, site):
+    elif isinstance(format, Blocks | AsIntegers) and format.k_parts % parts and _multiplies_integers(plan, site):
         yield f"{parts} devices would add the sums of its blocks in another order than one: pass k_parts={parts}"
 
 

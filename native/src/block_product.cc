@@ -92,6 +92,7 @@ PartSize part_size(const BlockProduct& product, const Sizes& sizes, int64_t thre
   return {quotient_rounded_up(sizes.rows, row_parts), columns};
 }
 
+template <bool kAreCodes>
 ffi::Error multiply_blocks(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer scale,
                            ffi::RemainingArgs operands, ffi::Result<ffi::AnyBuffer> output, int64_t block_size,
                            int64_t offset, std::string_view roles) {
@@ -113,6 +114,7 @@ ffi::Error multiply_blocks(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffe
   if (block_size < 1 || (is_words && block_size % kNibblesPerWord != 0) ||
       (blocks == 0 ? depth != 0 : depth % blocks != 0 || depth / blocks != block_size))
     return invalid(described("a", a) + " is not of " + std::to_string(blocks) + " blocks of " + std::to_string(block_size));
+  if (kAreCodes && !is_words) return invalid(described("b", b) + " is not of words of codes");
   if (offset < -128 || offset > 128) return invalid("offset is " + std::to_string(offset));
   const Type output_type = type_of_floats(output->element_type());
   if (output_type == Type::kInt32) return invalid(described("the output", *output) + " is not of floats");
@@ -129,6 +131,7 @@ ffi::Error multiply_blocks(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffe
   product.block_size = block_size;
   product.a_is_unsigned = a.element_type() == ffi::DataType::U8;
   product.b_is_words = is_words;
+  product.b_are_codes = kAreCodes;
   product.b_offset = static_cast<int32_t>(offset);
   product.b_zero_point_is_unsigned = arrays.b_zero_point.type == ffi::DataType::U8;
   product.epilogue.output_type = output_type;
@@ -158,14 +161,18 @@ ffi::Error multiply_blocks(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffe
 }  // namespace
 }  // namespace jquant
 
-JQUANT_HANDLER(jquant_block_product, jquant::multiply_blocks,
-               xla::ffi::Ffi::Bind()
-                   .Ctx<xla::ffi::ThreadPool>()
-                   .Arg<xla::ffi::AnyBuffer>()
-                   .Arg<xla::ffi::AnyBuffer>()
-                   .Arg<xla::ffi::AnyBuffer>()
-                   .RemainingArgs()
-                   .Ret<xla::ffi::AnyBuffer>()
-                   .Attr<int64_t>("block_size")
-                   .Attr<int64_t>("offset")
-                   .Attr<std::string_view>("roles"));
+#define JQUANT_BLOCK_PRODUCT(name, function)      \
+  JQUANT_HANDLER(name, function,                  \
+                 xla::ffi::Ffi::Bind()            \
+                     .Ctx<xla::ffi::ThreadPool>() \
+                     .Arg<xla::ffi::AnyBuffer>()  \
+                     .Arg<xla::ffi::AnyBuffer>()  \
+                     .Arg<xla::ffi::AnyBuffer>()  \
+                     .RemainingArgs()             \
+                     .Ret<xla::ffi::AnyBuffer>()  \
+                     .Attr<int64_t>("block_size") \
+                     .Attr<int64_t>("offset")     \
+                     .Attr<std::string_view>("roles"))
+
+JQUANT_BLOCK_PRODUCT(jquant_block_product, jquant::multiply_blocks<false>);
+JQUANT_BLOCK_PRODUCT(jquant_coded_block_product, jquant::multiply_blocks<true>);

@@ -34,6 +34,7 @@ struct BlockProduct {
   void* output = nullptr;   // (rows, columns)
   int64_t rows = 0, columns = 0, blocks = 0, block_size = 1;
   bool a_is_unsigned = false, b_is_words = false;
+  bool b_are_codes = false;               // words, of codes of float4_e2m1fn, each of which stands for twice its float
   int32_t b_offset = 0;                   // how much more B stores than its integers, from -128 to 128
   Broadcast<uint8_t> a_zero_point;        // int8 or uint8, as A
   const uint8_t* b_zero_point = nullptr;  // (blocks, columns), or null for 0

@@ -25,10 +25,11 @@ class BlockCall(NamedTuple):
     arrays: tuple[np.ndarray, ...] = ()
     roles: tuple[str, ...] = ()
     dtype: np.dtype = np.dtype(np.float32)
+    are_codes: bool = False  # whether the words hold codes of floats of 4 bits, which stand for twice these floats
 
     @property
     def target(self) -> str:
-        return calls.BLOCK_PRODUCT
+        return calls.CODED_BLOCK_PRODUCT if self.are_codes else calls.BLOCK_PRODUCT
 
     @property
     def operands(self) -> tuple[np.ndarray, ...]:
@@ -57,6 +58,8 @@ def expected(call: BlockCall) -> np.ndarray:
     b = call.b.astype(np.int64)
     if call.b.dtype == np.uint16:
         b = np.stack([b >> shift & 15 for shift in (0, 4, 8, 12)], 2).reshape(b.shape[0], 4 * b.shape[1], b.shape[2])
+    if call.are_codes:
+        b = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])[b]
     a = call.a.astype(np.int64) - named.get("a_zero_point", 0)
     b_zero_point = named.get("b_zero_point", np.zeros((1, *call.scale.shape[1:]), np.int8))
     total = np.full(call.shape, -0.0 if call.scale.shape[1] else 0.0, np.float32)

@@ -20,6 +20,7 @@ struct BlockOperands {
     product.columns = random.coin() ? sizes[random.below(16)] : random.below(300);
     product.blocks = random.below(4);
     product.b_is_words = random.coin();
+    product.b_are_codes = product.b_is_words && random.coin();
     product.block_size = block_sizes[random.below(16)];
     if (product.b_is_words) product.block_size = (product.block_size + 3) / 4 * 4;
     product.a_is_unsigned = random.coin();
@@ -90,7 +91,10 @@ struct BlockOperands {
   int32_t element_of_b(int64_t k, int64_t column) const {
     const int64_t index = (product.b_is_words ? k / 4 : k) * product.columns + column;
     if (!product.b_is_words) return static_cast<int8_t>(b[index]) - product.b_offset;
-    return (read<uint16_t>(b.data() + 2 * index) >> (4 * (k % 4)) & 15) - product.b_offset;
+    const int32_t stored = read<uint16_t>(b.data() + 2 * index) >> (4 * (k % 4)) & 15;
+    if (!product.b_are_codes) return stored - product.b_offset;
+    const int32_t doubled[] = {0, 1, 2, 3, 4, 6, 8, 12};
+    return (stored & 8 ? -doubled[stored & 7] : doubled[stored]) - product.b_offset;
   }
 
   int32_t zero_point_of_b(int64_t index) const {

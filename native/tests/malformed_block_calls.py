@@ -6,7 +6,7 @@ import block_calls
 import malformed_calls
 import numpy as np
 from block_calls import OF_BLOCKS, OF_ROWS, ROLES, BlockCall, check
-from calls import BYTES, FLOATS
+from calls import BYTES, CODED_BLOCK_PRODUCT, FLOATS
 from malformed_calls import of_another_size, of_another_type
 
 MUTATIONS = [
@@ -36,7 +36,8 @@ def valid(rng: np.random.Generator) -> BlockCall:
     words = bool(rng.integers(2))
     block_size = int(rng.integers(1, 9)) * 4 if words else int(rng.integers(31, 60))
     dtype = FLOATS[rng.integers(3)]
-    return block_calls.call(rng, (batch, rows, columns), blocks, block_size, roles, words=words, dtype=dtype)
+    call = block_calls.call(rng, (batch, rows, columns), blocks, block_size, roles, words=words, dtype=dtype)
+    return call._replace(are_codes=words and bool(rng.integers(2)))
 
 
 def _any_axis(rng, raw):
@@ -138,6 +139,14 @@ def wrong_block_size(rng, raw):
 def wrong_offset(rng, raw):
     offsets = (-129, 129, 2**31, 2**32, -(2**63))
     raw.attributes["offset"] = np.int64(offsets[rng.integers(len(offsets))])
+
+
+@mutation
+def codes_in_bytes(rng, raw):
+    """Codes lie in words alone."""
+    raw.target, b = CODED_BLOCK_PRODUCT, raw.operands[1]
+    rows = raw.operands[0].shape[2]
+    raw.operands[1] = np.zeros((b.shape[0], rows, b.shape[2]), np.int8)
 
 
 @mutation

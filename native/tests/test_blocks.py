@@ -21,6 +21,11 @@ ROLES = [
 ]
 
 
+def check_as_codes(*calls):
+    """The same words of nibbles, read as codes of floats of 4 bits."""
+    check(*(call._replace(are_codes=True) for call in calls))
+
+
 @pytest.mark.parametrize("words", [False, True])
 @pytest.mark.parametrize("roles", CORRECTIONS)
 def test_sizes(words, roles):
@@ -31,13 +36,18 @@ def test_sizes(words, roles):
         shape = 1, rows, int(rng.choice(COLUMNS))
         calls.append(block_calls.call(rng, shape, int(rng.integers(1, 5)), block_size, roles, words=words))
     check(*calls)
+    if words:
+        check_as_codes(*calls)
 
 
 @pytest.mark.parametrize("words", [False, True])
 def test_every_number_of_columns(words):
     """Beyond the last column of the last row, there may be no memory to read."""
     rng = np.random.default_rng(1)
-    check(*(block_calls.call(rng, (1, rows, n), 2, 8, words=words) for rows in (1, 9) for n in range(1, 140)))
+    calls = [block_calls.call(rng, (1, rows, n), 2, 8, words=words) for rows in (1, 9) for n in range(1, 140)]
+    check(*calls)
+    if words:
+        check_as_codes(*calls)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -46,7 +56,10 @@ def test_every_combination_of_roles(words, dtype):
     rng = np.random.default_rng(2)
     shapes = [(1, 1, 1), (2, 13, 37), (1, 5, 70), (3, 1, 16), (1, 7, 130)]
     options = {"words": words, "dtype": dtype}
-    check(*(block_calls.call(rng, shape, 3, 12, roles, **options) for roles in ROLES for shape in shapes))
+    calls = [block_calls.call(rng, shape, 3, 12, roles, **options) for roles in ROLES for shape in shapes]
+    check(*calls)
+    if words:
+        check_as_codes(*calls)
 
 
 @pytest.mark.parametrize("words", [False, True])
@@ -59,6 +72,8 @@ def test_extreme_values(words):
             call = block_calls.call(rng, shape, blocks, block_size, ("a_zero_point",), words=words, only=only)
             extreme = call._replace(b=np.full_like(call.b, rng.choice([0, 0xFFFF]))) if words else call
             check(extreme)
+            if words:
+                check_as_codes(call._replace(b=np.full_like(call.b, rng.choice([0x7777, 0xFFFF]))))
 
 
 @pytest.mark.parametrize("words", [False, True])

@@ -34,6 +34,8 @@ SCHEMES = {
     "rows": Scheme(activations="DYNAMIC_ROW"),
     "rows, int4 in blocks": Scheme(activations="DYNAMIC_ROW", weight_type="INT4", block_size=8),
     "dynamic, uint4 in blocks": Scheme(weight_type="UINT4", block_size=8, scale_type="FLOAT16"),
+    "rows, mxfp4": Scheme(activations="DYNAMIC_ROW", weight_type="MXFP4", block_size=8),
+    "dynamic, nvfp4": Scheme(weight_type="NVFP4"),
     "int4": Scheme(activations="FLOAT", weight_type="INT4", block_size=16),
     "int8": Scheme(activations="FLOAT"),
     "mxfp4": Scheme(activations="FLOAT", weight_type="MXFP4", block_size=8),
@@ -159,6 +161,7 @@ def require_equal_nodes(model, inputs) -> int:
 INTEGER_NODES = {"MatMulInteger", "ConvInteger", "QuantizeLinear", "DynamicQuantizeLinear", "QLinearMatMul", "QLinearConv"}
 IN_THE_SUITE = [("mlp", "static"), ("convolutional", "int8"), ("transformer", "dynamic"), ("mixture", "dynamic")]
 IN_THE_GATE = [("mlp", "rows, int4 in blocks"), ("convolutional", "static"), ("transformer", "rows")]
+IN_THE_GATE += [("mlp", "rows, mxfp4"), ("mixture", "dynamic, nvfp4")]
 
 
 def check(network: str, scheme: str, *, node_by_node: bool = True) -> None:

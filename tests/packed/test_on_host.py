@@ -8,6 +8,7 @@ import pytest
 from support.sampling import one_in
 
 import jquant
+from jquant.kernels.packed import pack_codes
 from jquant.packed import on_host
 
 SIZES = [(1, 1), (4, 3), (5, 2), (16, 5), (33, 4), (64, 7)]
@@ -80,3 +81,16 @@ def check_blocks(dtype, size, block_size, k_major, count):
         np.testing.assert_array_equal(data, expected, strict=True)
     data = on_host.pack_blocks(stored, matrix.dtype, rows, block_size)
     np.testing.assert_array_equal(data, matrix.data, strict=True)
+
+
+def test_codes(count):
+    """Floats of 4 bits, in files as integers without signs; parts may begin in the middle of a byte."""
+    for rows, columns, block_size in [(1, 1, 4), (33, 4, 4), (36, 5, 12), (64, 7, 32)]:
+        codes, blocks = drawn("uint4", rows, columns), -(-rows // block_size)
+        matrix = pack_codes(codes.astype(np.uint8), np.ones((blocks, columns), np.float32), block_size)
+        stored = in_file(codes)
+        assert on_host.rows_in_file(matrix.stored_type, rows) == stored.shape[-2]
+        np.testing.assert_array_equal(on_host.of_block_matrix(matrix), stored, strict=True)
+        data = on_host.pack_blocks(stored, matrix.stored_type, rows, block_size)
+        np.testing.assert_array_equal(data, matrix.data, strict=True)
+        count("packed integers", codes.size)

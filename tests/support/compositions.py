@@ -21,6 +21,7 @@ from jquant.calibration import Range
 from jquant.reference import convolutions as convolutions_reference
 from jquant.reference import linear as linear_reference
 from jquant.transform import Activations
+from jquant.transform.formats import weight_formats
 
 EXTENDED = "EXTENDED"
 
@@ -321,6 +322,8 @@ class ByHand:
         order = Order(letters, x, w)
         matrix = formats.quantize(self.array, order.weights(w), scheme) if matrix is None else matrix
         x_scale = order.row_scales(x_scale) if np.ndim(x_scale) else x_scale
+        if scheme.weight_type in weight_formats.FLOATS_IN_INTEGER_PRODUCTS:
+            matrix, x_scale = formats.as_integers(self.array, matrix, x_scale, scheme)
         return order.output(formats.multiply_integers(self.array, order.rows(x), x_scale, zero_point, matrix, dtype))
 
     def dot(self, x, w, contracted, batch=((), ()), *, site, weights_first=False):

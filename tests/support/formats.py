@@ -75,6 +75,18 @@ def quantize(array: Any, matrix: Any, scheme: transform.Scheme) -> Quantized:
     return Quantized(values, scale, zero_point, size)
 
 
+def as_integers(array: Any, weights: Quantized, x_scale: Any, scheme: transform.Scheme) -> tuple[Quantized, Any]:
+    """Floats as the integers that a product multiplies, with smaller scales; and the scales of its input."""
+    name, (values, scale, tensor_scale, size) = scheme.weight_type, weights
+    if name == "NVFP4":
+        x_scale = array.asarray(x_scale) * array.asarray(tensor_scale)
+    if scale.dtype not in (jnp.float8_e8m0fnu, jnp.float8_e4m3fn):  # they are stored as integers
+        return Quantized(values, scale, None if name == "NVFP4" else tensor_scale, size), x_scale
+    factor = np.float32(2 ** {"MXFP6E2M3FN": 3, "MXINT8": 6}.get(name, 1))
+    floats = dequantize(array, Quantized(values, array.ones_like(scale), np.float32(1), size), scheme, np.float32)
+    return Quantized((floats * factor).astype(np.int8), scale.astype(np.float32) / factor, None, size), x_scale
+
+
 def unpacked(array: Any, stored: Mapping[str, Any]) -> Quantized:
     """Weights that a quantized function stores, integers of one layer, in the same form, with a dimension for a batch."""
     values = stored["values"]
@@ -83,6 +95,11 @@ def unpacked(array: Any, stored: Mapping[str, Any]) -> Quantized:
     else:
         scale, zero_point, block_size = values.scale, values.zero_point, values.block_size
     arrays = (values.unpack(), scale, zero_point if zero_point is None else zero_point.astype(values.dtype))
+    if "tensor_scale" in stored:
+        arrays = (*arrays[:2], stored["tensor_scale"])
+        return Quantized(
+            *(array.asarray(each).reshape(-1, *each.shape[-2:]) if each.ndim else each for each in arrays), block_size
+        )
     batched = (each if each is None else each.reshape(-1, *each.shape[-2:]) for each in arrays)
     return Quantized(*(each if each is None else array.asarray(each) for each in batched), block_size)
 
@@ -112,6 +129,10 @@ def dequantize(array: Any, quantized: Quantized, scheme: transform.Scheme, dtype
     """The float matrix of `dtype`."""
     values, scale, zero_point, size = quantized
     by_numpy, name = array is np, scheme.weight_type
+    if name in (*MICROSCALING, "NVFP4") and scale.dtype == jnp.bfloat16:  # stored as integers
+        rows = values.shape[-2]
+        floats = values.astype(np.float32) * array.repeat(scale.astype(np.float32), size, axis=-2)[..., :rows, :]
+        return (floats if zero_point is None else floats * zero_point).astype(dtype)
     if name in MICROSCALING:
         if by_numpy:
             return microscaling_reference.mx_dequantize(

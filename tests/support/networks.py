@@ -39,6 +39,10 @@ SCHEMES = {
     "dynamic uint8, uint4 in blocks, awq and gptq": transform.Scheme(
         weight_type="UINT4", block_size=8, scale_type="FLOAT16", smoothing="AWQ", weight_rounding=("GPTQ", 0.02, False)
     ),
+    "dynamic row, mxfp4": transform.Scheme(weight_type="MXFP4", activations="DYNAMIC_ROW", block_size=8),
+    "dynamic uint8, nvfp4, gptq": transform.Scheme(
+        weight_type="NVFP4", weight_rounding="GPTQ", weight_range="mean_squared_error"
+    ),
     "weights alone": transform.Scheme(activations="FLOAT"),
     "weights alone, gptq": transform.Scheme(activations="FLOAT", weight_rounding="GPTQ", weight_range="mean_squared_error"),
     "weights alone, mxfp4, rotated": transform.Scheme(

@@ -224,7 +224,7 @@ def range_candidates(scheme: Any, matrix: np.ndarray, block_size: int) -> Candid
     blocks = np.pad(matrix, [(0, -len(matrix) % block_size), (0, 0)]).reshape(-1, block_size, matrix.shape[1])
     low, high = (np.minimum(blocks.min(1), 0), np.maximum(blocks.max(1), 0))
     bound = np.maximum(-low, high)
-    shares = [1, 2, 0.5] if name.startswith("MX") else np.arange(50, 14, -1) / 50
+    shares = [1, 2, 0.5] if name.startswith("MX") else [*np.arange(50, 14, -1) / 50, *([1.5] if name == "NVFP4" else [])]
     scales, zero_points = [], []
     for share in np.asarray(shares, np.float32):
         zero_point = np.zeros_like(bound)
@@ -234,7 +234,8 @@ def range_candidates(scheme: Any, matrix: np.ndarray, block_size: int) -> Candid
             scale = np.where(bound > 0, 2.0 ** np.maximum(exponents, -127), 2.0**-127).astype(np.float32)
         elif name == "NVFP4":
             tensor_scale = np.abs(matrix).max() / np.float32(6 * 448)
-            scale = (bound * share / np.float32(6) / tensor_scale).astype(jnp.float8_e4m3fn).astype(np.float32)
+            range_ = np.minimum(bound * share, np.abs(matrix).max())
+            scale = (range_ / np.float32(6) / tensor_scale).astype(jnp.float8_e4m3fn).astype(np.float32)
             scale = scale * tensor_scale
         elif name.startswith("FLOAT8"):
             scale = bound * share / np.float32({"FLOAT8E4M3FN": 448, "FLOAT8E5M2": 57344}[name])

@@ -42,10 +42,15 @@ SCHEMES: dict[str, Scheme | None] = {  # by the name of the parameter
     "mxfp4": Scheme(weight_type="MXFP4", **FLOATS),
     "mxint8": Scheme(weight_type="MXINT8", **FLOATS),
     "nvfp4": Scheme(weight_type="NVFP4", **FLOATS),
+    "mxfp4_codes": Scheme(weight_type="MXFP4", **ROWS),
+    "mxfp4_bytes": Scheme(weight_type="MXFP4", block_size=6, **ROWS),
+    "mxfp6_bytes": Scheme(weight_type="MXFP6E2M3FN", activations="STATIC"),
+    "mxint8_bytes": Scheme(weight_type="MXINT8"),
     "smoothed": Scheme(smoothing="SMOOTHQUANT", **ROWS),
     "rotated": Scheme(weight_type="INT4", block_size=16, rotation="HADAMARD", **FLOATS),
     "stacked/int4": Scheme(weight_type="INT4", block_size=16, **ROWS),
     "stacked/nvfp4": Scheme(weight_type="NVFP4", **FLOATS),
+    "stacked/nvfp4_codes": Scheme(weight_type="NVFP4", **ROWS),
     "stacked/uint8": Scheme(weight_type="UINT8", activations="STATIC"),
     "experts/index": Scheme(**ROWS),
     "experts/groups": Scheme(weight_type="INT4", block_size=8, **ROWS),
@@ -54,7 +59,8 @@ SCHEMES: dict[str, Scheme | None] = {  # by the name of the parameter
     "table*": Scheme(weight_type="INT4", block_size=8, **ROWS),
     "left": None,
 }
-FEW = "int8", "int4_blocks", "nvfp4", "smoothed", "stacked/uint8"
+STACKED = "int4", "nvfp4", "nvfp4_codes", "uint8"
+FEW = "int8", "int4_blocks", "nvfp4", "smoothed", "stacked/nvfp4_codes", "stacked/uint8"
 
 
 def outputs(params: Any, x: jax.Array, tokens: jax.Array, names: Sequence[str]) -> dict[str, jax.Array]:
@@ -102,7 +108,7 @@ def types() -> dict[str, Any]:
     shape = jax.ShapeDtypeStruct
     params: dict[str, Any] = {name: shape((WIDTH, COLUMNS), jnp.float32) for name in SCHEMES if name.isidentifier()}
     params["table"] = shape((16, COLUMNS), jnp.float32)
-    params["stacked"] = {name: shape((LAYERS, COLUMNS, COLUMNS), jnp.float32) for name in ("int4", "nvfp4", "uint8")}
+    params["stacked"] = {name: shape((LAYERS, COLUMNS, COLUMNS), jnp.float32) for name in STACKED}
     params["experts"] = {name: shape((EXPERTS, WIDTH, COLUMNS), jnp.float32) for name in ("index", "groups")}
     params["filters"] = {name: shape((8, 4, 3, 3), jnp.float32) for name in ("int8", "float8")}
     kept = {"bias": jnp.bfloat16, "scale": jnp.float8_e4m3b11fnuz, "steps": jnp.int4, "flag": jnp.bool}
@@ -151,7 +157,7 @@ def _matrix(type: jquant.PackedMatrix, rng: np.random.Generator) -> jquant.Packe
 
 def _block_matrix(type: jquant.PackedBlockMatrix, rng: np.random.Generator) -> jquant.PackedBlockMatrix:
     """Rows behind the last one are 0 as they are stored."""
-    limits = jnp.iinfo(type.dtype)
+    limits = jnp.iinfo(jnp.uint4 if type.stored_type == jnp.float4_e2m1fn else type.dtype)  # codes are stored as they are
     rows = type.shape[-2]
     in_words = type.data.dtype == np.uint16
     per_element = 4 if in_words else 1

@@ -24,6 +24,7 @@ INTEGERS = {
     "static": Scheme(activations="STATIC"),
     "row": Scheme(activations="DYNAMIC_ROW"),
     "int4 by row": Scheme(weight_type="INT4", block_size=8, scale_type="FLOAT16", activations="DYNAMIC_ROW"),
+    "mxfp4 by row": Scheme(weight_type="MXFP4", activations="DYNAMIC_ROW", block_size=8),
     "uint8": Scheme(weight_type="UINT8"),
 }
 FLOATS = {
@@ -36,6 +37,7 @@ FLOATS = {
 ONE_SCALE = {  # for the whole stack
     "uint8 by tensor": Scheme(weight_type="UINT8", weights="PER_TENSOR"),
     "nvfp4": Scheme(weight_type="NVFP4", activations="FLOAT"),
+    "nvfp4 by row": Scheme(weight_type="NVFP4", activations="DYNAMIC_ROW"),
     "float8 by tensor": Scheme(weight_type="FLOAT8E4M3FN", weights="PER_TENSOR", activations="FLOAT"),
 }
 

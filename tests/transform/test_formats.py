@@ -6,6 +6,7 @@ import re
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from jax import export, lax
@@ -47,6 +48,12 @@ def schemes() -> list[Scheme]:
     ]
     found += [Scheme(weight_type=name, activations="FLOAT") for name in weight_formats.WITH_OWN_SCALES]
     found += [Scheme(weight_type=name, activations="FLOAT", block_size=6) for name in formats.MICROSCALING]
+    found += [Scheme(weight_type=name, activations="DYNAMIC_ROW") for name in weight_formats.FLOATS_IN_INTEGER_PRODUCTS]
+    found += [
+        Scheme(weight_type="MXFP4", activations="STATIC", block_size=6),
+        Scheme(weight_type="MXFP4", activation_type="INT8", block_size=8),
+        Scheme(weight_type="NVFP4", activations="STATIC", activation_type="INT8"),
+    ]
     return [*found, Scheme(weight_type="INT2", activations="FLOAT", block_size=16, scale_type="FLOAT16")]
 
 
@@ -105,6 +112,32 @@ def test_the_numbers_that_are_stored(scheme, count):
         expected = formats.rounded(np, weights, (0,), scheme, np.float32)[:rows]
         np.testing.assert_array_equal(result, expected, strict=True)
     count("stored numbers", weights.size)
+
+
+BY_INTEGERS = [Scheme(weight_type=name, activations="DYNAMIC_ROW") for name in weight_formats.FLOATS_IN_INTEGER_PRODUCTS]
+BY_INTEGERS += [Scheme(weight_type="MXFP4", activations="DYNAMIC_ROW", block_size=size) for size in (6, 8)]
+
+
+@pytest.mark.parametrize("scheme", [pytest.param(each, marks=pytest.mark.gate) for each in BY_INTEGERS], ids=title)
+def test_floats_as_integers(scheme, count):
+    """Sums of blocks in float64, where they are exact, as each of them is in float32, too."""
+    rng, w = np.random.default_rng(5), Draw(1).weights(45, 24)
+    x = rng.integers(-127, 128, (3, 45))
+    x[:, 7] = 127, -127, 127  # so that the scales of rows are a half
+    values, scale, tensor_scale, size = formats.quantize(np, w[None], scheme)
+    if scheme.weight_type == "MXFP6E2M3FN":  # codes
+        values = values.view(ml_dtypes.float6_e2m3fn)
+    number = values[0].astype(np.float64) * (2.0**-6 if scheme.weight_type == "MXINT8" else 1)
+    terms = x[:, :, None] * number * np.repeat(scale[0].astype(np.float64), size, 0)[:45]
+    total = np.zeros((3, 24), np.float32)
+    for start in range(0, 45, size):
+        block = terms[:, start : start + size].sum(1)
+        np.testing.assert_array_equal(block.astype(np.float32), block)
+        total += block.astype(np.float32)
+    expected = total * (np.float32(0.5) * np.float32(tensor_scale if scheme.weight_type == "NVFP4" else 1))
+    quantized_apply, quantized_params = transform.quantize(lambda w, x: x @ w, w, recipe(scheme), np.float32(x / 2))
+    np.testing.assert_array_equal(jax.jit(quantized_apply)(quantized_params, np.float32(x / 2)), expected, strict=True)
+    count("products of floats as integers", expected.size)
 
 
 @one_in(23, "scheme", schemes(), ids=title, gate=11)
@@ -224,7 +257,7 @@ def test_filters_of_8_bit_floats(name, weights):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"weight_type": "MXFP4"}, "MXFP4, which is multiplied by floats alone: pass activations='FLOAT'"),
+        ({"weight_type": "MXFP8E4M3FN"}, "MXFP8E4M3FN, which is multiplied by floats alone: pass activations='FLOAT'"),
         ({"weight_type": "INT2", "block_size": 16}, "INT2, which is multiplied by floats alone"),
         ({"weight_type": "INT2", "activations": "FLOAT"}, "INT2 and block_size None; it must be a power of two"),
         ({"weight_type": "INT2", "activations": "FLOAT", "block_size": 24}, "block_size 24; it must be a power of two"),

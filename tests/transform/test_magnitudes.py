@@ -51,9 +51,8 @@ def schemes() -> list[Scheme]:
     """
     found, others = [], []
     for name in weight_formats.WEIGHT_TYPES:
-        activations = (
-            ("FLOAT", "DYNAMIC", "DYNAMIC_ROW", "STATIC") if name in weight_formats.INTEGER_PRODUCTS else ("FLOAT",)
-        )
+        in_integer_products = *weight_formats.INTEGER_PRODUCTS, *weight_formats.FLOATS_IN_INTEGER_PRODUCTS
+        activations = ("FLOAT", "DYNAMIC", "DYNAMIC_ROW", "STATIC") if name in in_integer_products else ("FLOAT",)
         types = ("FLOAT32",) if name in weight_formats.WITH_OWN_SCALES else tuple(SMALLEST_SCALES)
         sizes = (16,) if name in ("INT2", "NVFP4") else (None, 16)
         for values in itertools.product(sizes, types, activations, PREPARATIONS):

@@ -233,6 +233,14 @@ def test_preparation_of_weights(field):
             {"weight_range": "mean_squared_error", "weights": "PER_TENSOR"},
             "weights are PER_TENSOR, and weight_range is searched by block",
         ),
+        *(
+            ({"weight_type": name, "activations": "DYNAMIC_ROW"}, f"{name}, which is multiplied by floats alone: pass activ")
+            for name in ("MXFP8E4M3FN", "MXFP8E5M2", "MXFP6E3M2FN", "FLOAT8E4M3FN")
+        ),
+        ({"weight_type": "NVFP4", "block_size": 32}, "weight_type is NVFP4 and block_size 32; its blocks have 16 elements"),
+        ({"weight_type": "MXFP4", "scale_type": "FLOAT16"}, "MXFP4, whose scales have a type: leave out scale_type"),
+        ({"weight_type": "MXFP4", "weights": "PER_TENSOR"}, "MXFP4, which has blocks: leave out weights"),
+        ({"weight_type": "MXINT8", "k_parts": 3}, "k_parts is 3; it must be a power of two"),
     ],
 )
 def test_fields_that_do_not_go_together(fields, message):

@@ -250,6 +250,7 @@ def test_foreign_newer_and_broken(saved):
         (with_metadata(data, blocks="{}"), "its metadata do not name the blocks of this matrix"),
         (with_metadata(data, blocks='{"w": {"dtype": "int4", "block_size": 0}}'), "as the blocks of 'w'"),
         (with_metadata(data, blocks='{"w": {"dtype": "int4", "block_size": 2000000000}}'), "blocks of 2000000000 rows"),
+        (with_metadata(data, blocks='{"w": {"dtype": "float4_e2m1fn", "block_size": 6}}'), "for floats a multiple of 4"),
         (
             with_metadata(data, blocks='{"w": {"dtype": "int8", "block_size": 32}}'),
             r"is uint8\[16, 24\], and the function has",

@@ -25,6 +25,8 @@ INTEGERS = {
     "tensor": Scheme(weights="PER_TENSOR", weight_type="UINT8", k_parts=4),
     "int4 by row": Scheme(weight_type="INT4", block_size=32, scale_type="FLOAT16", activations="DYNAMIC_ROW"),
     "uint4": Scheme(weight_type="UINT4", block_size=16),
+    "mxfp4 by row": Scheme(weight_type="MXFP4", activations="DYNAMIC_ROW", k_parts=4),
+    "nvfp4 by row": Scheme(weight_type="NVFP4", activations="DYNAMIC_ROW", k_parts=2),
     "one block each in 4 parts": Scheme(weight_type="INT4", block_size=32, activations="DYNAMIC_ROW", k_parts=4),
 }
 FLOATS = {
@@ -108,7 +110,11 @@ def part_by_hand(ops, scheme, x, w, own):
         return x @ formats.rounded(ops.array, w, (0,), scheme, np.float32)[own]
     quantized = ops._quantized_input(x, "w", scheme, (1,) if scheme.activations == "DYNAMIC_ROW" else None, None)
     if not formats.is_in_columns(scheme):
-        return ops.multiply("bd,dn->bn", quantized, w[own], scheme, np.dtype("float32"))
+        whole = formats.quantize(ops.array, w[None], scheme)
+        blocks = slice(own.start // whole.block_size, own.stop // whole.block_size)
+        point = whole.zero_point if np.ndim(whole.zero_point) == 0 else whole.zero_point[:, blocks]
+        part = whole._replace(values=whole.values[:, own], scale=whole.scale[:, blocks], zero_point=point)
+        return ops.multiply("bd,dn->bn", quantized, w[own], scheme, np.dtype("float32"), part)
     values, scale, zero_point = ops._quantized_weights(w, scheme, (0,))
     return ops._integer_product("bd,dn->bn", quantized, values[own], scale, zero_point, np.dtype("float32"))
 

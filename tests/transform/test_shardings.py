@@ -26,6 +26,7 @@ RULES = [  # of the parameters as the float transformer would have them
 RECIPES = {
     "int8": Scheme(activations="DYNAMIC_ROW", k_parts=8),
     "int4 in blocks": Scheme(weight_type="INT4", block_size=16, scale_type="FLOAT16", activations="DYNAMIC_ROW", k_parts=8),
+    "mxfp4 by integers": Scheme(weight_type="MXFP4", block_size=16, activations="DYNAMIC_ROW", k_parts=8),
     "nvfp4": Scheme(weight_type="NVFP4", activations="FLOAT"),
 }
 
@@ -113,6 +114,19 @@ REFUSED = {
         P("model"),
         "would add the sums of its blocks in another order than one: pass k_parts=8",
     ),
+    "order of sums of mxfp4": (
+        Scheme(weight_type="MXFP4", block_size=8, k_parts=4),
+        (64, 8),
+        P("model"),
+        "would add the sums of its blocks in another order than one: pass k_parts=8",
+    ),
+    "mxfp4 by integers": (
+        Scheme(weight_type="MXFP4"),
+        (64, 8),
+        P("model"),
+        "split blocks of 32 of its 64 rows: pass another",
+    ),
+    "nvfp4 by integers": (Scheme(weight_type="NVFP4"), (64, 8), P("model"), "split blocks of 16 .*: NVFP4 has no other"),
     "nvfp4": (RECIPES["nvfp4"], (64, 8), P("model"), "split blocks of 16 of its 64 rows: NVFP4 has no other"),
     "int2": (
         Scheme(weight_type="INT2", block_size=16, activations="FLOAT"),

@@ -9,6 +9,7 @@ from support.networks import recipe
 from support.sampling import one_in
 
 from jquant import transform
+from jquant.transform.weights import weight_range
 
 FORMATS = {
     "int4 in blocks of 32": {"weight_type": "INT4", "activations": "FLOAT", "block_size": 32},
@@ -77,6 +78,21 @@ def test_smallest_error(format, count):
     np.testing.assert_array_equal(stored.numbers[distances > 1e-6], nearest[distances > 1e-6])
 
 
+def test_four_over_six():
+    """A block of NVFP4 whose largest is 4 has steps of a half up to 2, as this one needs; with 6, it would have thirds."""
+    w = np.zeros((32, 2), np.float32)
+    w[:16] = np.resize([4, 1, 2, 1.5, 0.5, -3, -2, -1], 16)[:, None]
+    w[16] = 6 * 448  # of the scale of the tensor, which is then 1
+    options = {**FORMATS["nvfp4"], "weight_range": "mean_squared_error"}
+    for factor in (1, 64):  # and where one and a half of the largest would be beyond the scales: the largest of the tensor
+        scaled = np.concatenate([w[:16] * factor, w[16:]])
+        stored = quantized(scaled, transform.Scheme(**options))
+        np.testing.assert_array_equal(stored.real(), scaled)
+        assert not np.array_equal(quantized(scaled, transform.Scheme(**FORMATS["nvfp4"])).real(), scaled)
+    alone = quantized(w[:16] * 448, transform.Scheme(**options))
+    assert alone.scales.max() == 448 * (np.float32(448 * 4) / np.float32(448 * 6))
+
+
 @one_in(3, "options", [{"weight_rounding": "GPTQ"}, {"smoothing": "AWQ"}, {"weight_rounding": "GPTQ", "block_size": None}])
 def test_weights_count_as_their_inputs(options, count):
     """Where X^T X is known, its diagonal weights the errors of rows."""
@@ -116,6 +132,16 @@ def test_batches_and_layers():
             expected = quantized(matrix, scheme)
             np.testing.assert_array_equal(np.asarray(stored.unpack().astype(np.int32))[number], expected.numbers)
             np.testing.assert_array_equal(np.repeat(stored.scale[number], 32, 0)[:ROWS], expected.scales)
+
+
+def test_one_importance_for_several_matrices():
+    """A batch of matrices by one input has one X^T X: each matrix is searched as it is alone."""
+    w, importance = np.stack([weights(), 2 * weights()[::-1]]), np.geomspace(0.01, 10, ROWS, dtype=np.float32)
+    format = transform.Scheme(**FORMATS["int4 in blocks of 32"]).format
+    together = weight_range.search(format, jnp.asarray(w), jnp.asarray(importance))["scale"]
+    for each, matrix in zip(together, w, strict=True):
+        alone = weight_range.search(format, jnp.asarray(matrix), jnp.asarray(importance))["scale"]
+        np.testing.assert_array_equal(each, alone)
 
 
 def test_tables():

@@ -8,8 +8,8 @@ from jquant.kernels import epilogue as epilogues
 from jquant.kernels.batch import with_one_batch_axis
 from jquant.kernels.epilogue import Epilogue
 from jquant.kernels.native.epilogue import fused_scale, nothing
-from jquant.kernels.native.shared_library import BLOCK_PRODUCT, require
-from jquant.packed.block_matrix import PackedBlockMatrix
+from jquant.kernels.native.shared_library import BLOCK_PRODUCT, CODED_BLOCK_PRODUCT, require
+from jquant.packed.block_matrix import Layout, PackedBlockMatrix
 
 
 def block_dot(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix, epilogue: Epilogue = ()) -> jax.Array:
@@ -24,8 +24,8 @@ def block_dot(a: jax.Array, a_zero_point: jax.Array | None, b: PackedBlockMatrix
     Raises:
       NotImplementedError: the library cannot be used, or sizes are symbolic.
     """
-    function = require(BLOCK_PRODUCT, *a.shape, *b.shape)
-    b = b.n_minor()
+    b = b.n_minor(may_be_codes=True)
+    function = require(CODED_BLOCK_PRODUCT if b.layout == Layout.CODES else BLOCK_PRODUCT, *a.shape, *b.shape)
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     m, n = a.shape[-2], b.shape[-1]
     first = fused_scale(epilogue)

@@ -16,6 +16,7 @@ PACKAGE = "jquant_native"
 VARIABLE = "JQUANT_NATIVE_ISA"  # of the environment: an instruction set, or "none"
 PRODUCT = "jquant_product"
 BLOCK_PRODUCT = "jquant_block_product"
+CODED_BLOCK_PRODUCT = "jquant_coded_block_product"
 WEIGHT_ONLY = "jquant_weight_only"
 CONVOLUTION = "jquant_convolution"
 DYNAMIC_QUANTIZE = "jquant_dynamic_quantize"
@@ -23,6 +24,7 @@ DYNAMIC_QUANTIZE = "jquant_dynamic_quantize"
 _VERSIONS = {
     PRODUCT: (1, 2),
     BLOCK_PRODUCT: (1,),
+    CODED_BLOCK_PRODUCT: (1,),
     WEIGHT_ONLY: (1,),
     CONVOLUTION: (1, 2),
     DYNAMIC_QUANTIZE: (1,),

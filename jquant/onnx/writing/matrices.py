@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jquant.arithmetic import packed_int4, signs
+from jquant.arithmetic import four_bit_floats, packed_int4, signs
 from jquant.onnx.writing import walk
 from jquant.onnx.writing.builder import Builder
 from jquant.onnx.writing.steps import reshape, transpose
@@ -68,6 +68,8 @@ def _wide_integers(matrix: PackedBlockMatrix, data: jax.Array) -> jax.Array:
     words, sign = data.astype(jnp.int32), 8 if matrix.layout == Layout.K_MAJOR_WORDS else 0
     places = [(words // 16**place) % 16 for place in range(packed_int4.PER_WORD)]
     rows = jnp.stack(places, -2).reshape(*words.shape[:-2], -1, words.shape[-1])
+    if matrix.layout == Layout.CODES:
+        return four_bit_floats.doubled(rows)
     return (rows + sign) % 16 - sign - matrix.offset
 
 

@@ -36,7 +36,7 @@ from jquant.transform.formats.stored_weights import (
 _EXTENDED = FeatureLevel.EXTENDED
 
 
-class _Codes:
+class Codes:
     """Narrow floats, stored as the codes of elements and scales, with scales for blocks along K: all arrays end with N."""
 
     shares: ClassVar[Sequence[float]] = SHARES
@@ -57,7 +57,7 @@ class _Codes:
 
 
 @dataclasses.dataclass(frozen=True)
-class Float8(_Codes):
+class Float8(Codes):
     """8-bit floats with a scale for each block of a column, for each column, or for all.
 
     The scale is ``max|x| / 448`` for FLOAT8E4M3FN, and ``max|x| / 57344`` for FLOAT8E5M2. Stored as ``values``, the codes in
@@ -124,7 +124,7 @@ class Float8(_Codes):
 
 
 @dataclasses.dataclass(frozen=True)
-class Microscaling(_Codes):
+class Microscaling(Codes):
     """A format of the OCP Microscaling specification: what `mx_quantize` computes along K.
 
     Stored as ``values``, uint8, of shape (..., K * bits / 8, N): the codes, of which those of 4 and 6 bits follow one
@@ -193,7 +193,7 @@ class Microscaling(_Codes):
 
 
 @dataclasses.dataclass(frozen=True)
-class Nvfp4(_Codes):
+class Nvfp4(Codes):
     """4-bit floats in blocks of 16: what `nvfp4_quantize` computes along K.
 
     Stored as ``values``, uint8, of shape (..., K / 2, N), with two codes in each byte, the first in the lower bits;
@@ -201,6 +201,7 @@ class Nvfp4(_Codes):
     """
 
     BLOCK_SIZE: ClassVar = nvfp4.BLOCK_SIZE
+    shares: ClassVar[Sequence[float]] = *SHARES, 1.5  # of which the largest element becomes 4 in place of 6
 
     @property
     def title(self) -> str:
@@ -212,7 +213,8 @@ class Nvfp4(_Codes):
 
     def parameters(self, matrix: jax.Array, share: jax.Array | None = None) -> BlockParameters:
         tensor_scale = nvfp4.tensor_scale_of(exact.numerator(matrix), is_clipped=True)
-        bound = share_of(of_blocks(largest, matrix, self.BLOCK_SIZE, True), share)
+        whole = of_blocks(largest, matrix, self.BLOCK_SIZE, True)
+        bound = jnp.minimum(share_of(whole, share), whole.max(initial=0))  # the scales hold no more than the largest of all
         scale = nvfp4.scale_of(float_bits.bits(bound), tensor_scale)
         return {"scale": bitcast(scale, jnp.uint8), "tensor_scale": tensor_scale}
 

@@ -7,13 +7,17 @@ from typing import Any
 from jquant.errors import shown
 from jquant.packed.block_matrix import PackedBlockMatrix
 from jquant.packed.matrix import PackedMatrix
+from jquant.transform.formats import floats_as_integers
 from jquant.transform.formats.float_formats import Float8, Microscaling, Nvfp4
+from jquant.transform.formats.floats_as_integers import MicroscalingIntegers, Nvfp4Integers
 from jquant.transform.formats.integer_formats import Blocks, Columns, TwoBits
 from jquant.transform.formats.stored_weights import FilterFormat, WeightFormat
 
 _FLOATS_OF_8_BITS = tuple(Float8.LARGEST)
 INTEGER_PRODUCTS = "INT8", "UINT8", "INT4", "UINT4"
-"""The types of weights that are multiplied by quantized inputs."""
+"""The types of integers that are multiplied by quantized inputs."""
+FLOATS_IN_INTEGER_PRODUCTS = floats_as_integers.WEIGHT_TYPES
+"""The types of floats that are."""
 WITH_OWN_SCALES = *Microscaling.ELEMENTS, "NVFP4"
 """The types whose scales have a type of their own."""
 WEIGHT_TYPES = *INTEGER_PRODUCTS, "INT2", *_FLOATS_OF_8_BITS, *WITH_OWN_SCALES
@@ -30,9 +34,10 @@ def create(
 ) -> WeightFormat:
     """The format of a matrix."""
     if weight_type == "NVFP4":
-        return Nvfp4()
+        return Nvfp4() if is_multiplied_by_floats else Nvfp4Integers(k_parts)
     if weight_type in Microscaling.ELEMENTS:
-        return Microscaling(weight_type, block_size or 32)
+        fields = weight_type, block_size or 32
+        return Microscaling(*fields) if is_multiplied_by_floats else MicroscalingIntegers(*fields, k_parts)
     if weight_type in _FLOATS_OF_8_BITS:
         return Float8(weight_type, by_column, block_size, scale_type)
     if weight_type == "INT2":

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from jquant import jaxprs
 from jquant.errors import TransformError
 from jquant.jaxprs import Equation, Path
+from jquant.transform.formats.floats_as_integers import AsIntegers
 from jquant.transform.formats.integer_formats import Blocks, Columns
 from jquant.transform.formats.stored_weights import WeightFormat
 from jquant.transform.program import partition, weight_graph
@@ -202,7 +203,7 @@ class Collector:
             self.leave(equation, kind, reason, name)
             return False
         preparation = preparation_of(kind, scheme)
-        if kind != CONVOLUTION and isinstance(format, Columns | Blocks):
+        if kind != CONVOLUTION and isinstance(format, Columns | Blocks | AsIntegers):
             obstacle = format.why_not_in_parts(math.prod(weights.shape[dimension] for dimension in layout.contracted))
             if obstacle is not None:
                 raise TransformError(f"recipe: k_parts is {scheme.k_parts} for {name}, whose {obstacle}")

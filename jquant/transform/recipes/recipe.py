@@ -86,8 +86,9 @@ class Scheme:
 
     Scales do not reach the lowest integer of symmetric ones, such as -8: it has no counterpart, and such a scale would clip
     numbers of the other sign. Only weights beyond the range of their scale, with GPTQ or a searched range, become that
-    integer. Integers are multiplied by quantized inputs or, with ``"FLOAT"`` activations, by floats; INT2 and all floats, by
-    floats alone. A convolution takes INT8 and 8-bit floats without blocks, and stays float with any other type.
+    integer. Integers are multiplied by quantized inputs or, with ``"FLOAT"`` activations, by floats. So are MXFP4,
+    MXFP6E2M3FN, MXINT8 and NVFP4, which are integers over a power of two; INT2 and all other floats, by floats alone. A
+    convolution takes INT8 and 8-bit floats without blocks, and stays float with any other type.
 
     Attributes:
       weights: ``"PER_CHANNEL"``, a scale for each output channel (and for each row of an embedding table), or
@@ -111,7 +112,8 @@ class Scheme:
         whether the rows whose inputs are the largest are rounded first. Blocks stay those of the matrix.
       weight_range: ``"min_max"``, or ``"mean_squared_error"``: for each block, that share of its range, from 0.3 to 1 in
         steps of 0.02, which leaves the smallest squared error. Weights beyond it saturate. In MX formats, whose scales are
-        powers of two: half of it, all, or twice as much. For GPTQ and AWQ, which know X^T X, the error of each row counts as
+        powers of two: half of it, all, or twice as much; in NVFP4 also one and a half, so that the largest weight becomes 4
+        in place of 6 ("Four Over Six"). For GPTQ and AWQ, which know X^T X, the error of each row counts as
         much as its inputs, by the diagonal.
       smoothing: factors by which the channels of a product's input are multiplied, while the rows of its weights are divided
         by them. ``"SMOOTHQUANT"``, or ``("SMOOTHQUANT", strength)``, by default 0.5: ``max|w|**(1 - strength) /
@@ -198,7 +200,8 @@ class Scheme:
         has_own_scales = weight_type in weight_formats.WITH_OWN_SCALES
         has_blocks = has_own_scales or weight_type == "INT2"
         in_one_block = weight_type.endswith("INT4") and size is None
-        only_floats = weight_type not in weight_formats.INTEGER_PRODUCTS
+        in_integer_products = (*weight_formats.INTEGER_PRODUCTS, *weight_formats.FLOATS_IN_INTEGER_PRODUCTS)
+        only_floats = weight_type not in in_integer_products
         of_type = f"weight_type is {weight_type}"
         of_size, of_parts = f"{of_type} and block_size {size}", f"k_parts is {parts}"
         refused = (

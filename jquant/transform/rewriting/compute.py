@@ -18,6 +18,7 @@ from jquant.operators.dynamic_quantize_linear import dynamic_quantize_linear
 from jquant.operators.matmul_integer_to_float import matmul_integer_to_float
 from jquant.operators.quantize_linear import quantize_linear
 from jquant.quantized_tensor import ScaleZeroPoint
+from jquant.transform.formats.floats_as_integers import AsIntegers
 from jquant.transform.formats.integer_formats import Blocks, Columns, TwoBits
 from jquant.transform.formats.stored_weights import Stored
 from jquant.transform.program import selections
@@ -166,7 +167,7 @@ def _convolution(site: Site, stored: Stored, input: QuantizedInput) -> jax.Array
 
 
 def _product(site: Site, stored: Stored, input: QuantizedInput, which: jax.Array | None) -> jax.Array:
-    format = cast(Columns | Blocks, site.storage.format)
+    format = cast(Columns | Blocks | AsIntegers, site.storage.format)
 
     def multiply(values: jax.Array, scale: jax.Array, stored: Stored) -> jax.Array:
         return format.multiply(values, scale, input.zero_point, stored, site.output_type.dtype)

@@ -11,7 +11,7 @@ import numpy as np
 from jquant.files.diagnostics import refuse
 from jquant.files.stored_tensor import StoredTensor
 from jquant.packed import on_host
-from jquant.packed.block_matrix import ROWS_PER_ELEMENT, PackedBlockMatrix, layout_for, zero_point_data_type
+from jquant.packed.block_matrix import ROWS_PER_ELEMENT, Layout, PackedBlockMatrix, layout_for, zero_point_data_type
 from jquant.packed.matrix import PackedMatrix
 from jquant.quantized_tensor import ScaleZeroPoint
 from jquant.transform.formats.stored_weights import SMOOTHING, Stored
@@ -79,14 +79,15 @@ class FileTypes:
         self._typed(f"{where}/values", (in_file,), (*batch, on_host.rows_in_file(dtype, rows), columns))
         of_blocks = (*batch, count, columns)
         layout = layout_for(dtype, block_size)
+        of_matrix = np.dtype(np.int8) if layout == Layout.CODES else dtype
         rows_of_data = count * block_size // ROWS_PER_ELEMENT[layout]
         data_type = np.dtype(np.uint16 if ROWS_PER_ELEMENT[layout] > 1 else np.int8)
         return PackedBlockMatrix(
             data=_type((*batch, rows_of_data, columns), data_type),
             scale=self._typed(f"{where}/scale", _FLOATS, of_blocks),
-            zero_point=self._optional(f"{where}/zero_point", (zero_point_data_type(dtype),), [of_blocks]),
+            zero_point=self._optional(f"{where}/zero_point", (zero_point_data_type(of_matrix),), [of_blocks]),
             minimum=self._optional(f"{where}/minimum", _FLOATS, [of_blocks]),
-            dtype=dtype,
+            dtype=of_matrix,
             block_size=block_size,
             padding=count * block_size - rows,
             layout=layout,

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import jaxlib.version
 import numpy as np
 
+from jquant.arithmetic import packed_int4
 from jquant.errors import TransformError
 from jquant.files import safetensors
 from jquant.files.diagnostics import refuse
@@ -19,11 +20,12 @@ from jquant.transform.recipes.recipe import Recipe
 
 FORMAT, VERSION = "jquant.transform", 1
 _START = b'{"__metadata__":{"format":"jquant.transform",'  # of the header of every file that this module describes
-_INTEGERS = {dtype.name: dtype for dtype in map(jnp.dtype, (jnp.int4, jnp.uint4, jnp.int8, jnp.uint8))}
+_FLOAT4 = jnp.dtype(jnp.float4_e2m1fn)
+_TYPES = {dtype.name: dtype for dtype in (*map(jnp.dtype, (jnp.int4, jnp.uint4, jnp.int8, jnp.uint8)), _FLOAT4)}
 
 
 class Blocks(NamedTuple):
-    """The integers of a matrix in blocks."""
+    """The integers of a matrix in blocks, or the floats that they are twice of."""
 
     dtype: np.dtype
     block_size: int
@@ -47,7 +49,8 @@ def written(
     }
     matrices = {name: stored["values"] for name, stored in sites.items() if isinstance(stored["values"], PackedBlockMatrix)}
     blocks = {
-        name: dict(zip(Blocks._fields, (each.dtype.name, each.block_size), strict=True)) for name, each in matrices.items()
+        name: dict(zip(Blocks._fields, (each.stored_type.name, each.block_size), strict=True))
+        for name, each in matrices.items()
     }
     return {
         "format": FORMAT,
@@ -90,13 +93,18 @@ def _blocks(path: Path, text: str) -> dict[str, Blocks]:
     for name, fields in safetensors.parse_json(path, text.encode("utf-8", "replace")).items():
         values = [fields.get(field) for field in Blocks._fields] if isinstance(fields, dict) else [None, None]
         dtype, size = values
-        if not isinstance(dtype, str) or dtype not in _INTEGERS or type(size) is not int or not 0 < size < 2**31:
-            wanted = f"one of {', '.join(_INTEGERS)} and a number of rows"
+        if not isinstance(dtype, str) or dtype not in _TYPES or type(size) is not int or not _is_size(_TYPES[dtype], size):
+            wanted = f"one of {', '.join(_TYPES)} and a number of rows, for floats a multiple of {packed_int4.PER_WORD}"
             refuse(
                 path, None, f"its metadata have {str(fields)[:100]} as the blocks of {name[:100]!r}; they must be {wanted}"
             )
-        found[name] = Blocks(_INTEGERS[dtype], size)
+        found[name] = Blocks(_TYPES[dtype], size)
     return found
+
+
+def _is_size(dtype: np.dtype, size: int) -> bool:
+    """Whether blocks of this type can have so many rows: whole words of floats."""
+    return 0 < size < 2**31 and (dtype != _FLOAT4 or size % packed_int4.PER_WORD == 0)
 
 
 def require_whole_header(path: Path) -> None:

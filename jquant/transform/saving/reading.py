@@ -74,11 +74,11 @@ def _block_matrix(reading: Reading, tensors: Mapping[str, StoredTensor]) -> Pack
         *batch, of_blocks, of_columns = index
         first, last, _ = of_blocks.indices(type.scale.shape[-2])
         first, last = first * type.block_size, min(last * type.block_size, rows)
-        in_file = _rows_in_file(type.dtype, first, last)
+        in_file = _rows_in_file(type.stored_type, first, last)
 
         def pack(integers: np.ndarray) -> tuple[np.ndarray]:
-            integers = on_host.from_row(integers, type.dtype, first % 2)
-            return (on_host.pack_blocks(integers, type.dtype, last - first, type.block_size),)
+            integers = on_host.from_row(integers, type.stored_type, first % 2)
+            return (on_host.pack_blocks(integers, type.stored_type, last - first, type.block_size),)
 
         return [scales.read_part(index), *_by_matrix(values, (*batch, in_file, of_columns), pack)]
 

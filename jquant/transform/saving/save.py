@@ -151,8 +151,9 @@ def _tensors(params: Mapping[str, Mapping[str, Any]]) -> Iterator[NewTensor]:
 
 def _matrix(where: str, matrix: PackedMatrix | PackedBlockMatrix) -> Iterator[NewTensor]:
     *batch, rows, columns = matrix.shape
-    sizes = (*batch, on_host.rows_in_file(matrix.dtype, rows), columns)
-    dtype = matrix.dtype if matrix.dtype.name in ("int8", "uint8") else np.dtype(np.uint8)
+    stored = matrix.stored_type if isinstance(matrix, PackedBlockMatrix) else matrix.dtype
+    sizes = (*batch, on_host.rows_in_file(stored, rows), columns)
+    dtype = stored if stored.name in ("int8", "uint8") else np.dtype(np.uint8)
     read = on_host.of_matrix if isinstance(matrix, PackedMatrix) else on_host.of_block_matrix
     yield NewTensor(f"{where}/values", dtype, sizes, functools.partial(read, matrix))
     for field in ("scale", "zero_point", "minimum"):

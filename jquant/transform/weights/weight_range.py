@@ -17,10 +17,12 @@ def search(format: WeightFormat, matrix: jax.Array, importance: jax.Array | None
     block_size = format.rows_of_a_block(matrix.shape[-2])
     sizes = *matrix.shape[:-2], -(-matrix.shape[-2] // block_size), matrix.shape[-1]
 
+    of_rows = None if importance is None else jnp.broadcast_to(importance, matrix.shape[:-1])[..., None]
+
     def errors(share: jax.Array) -> jax.Array:
         parameters = format.parameters(matrix, jnp.broadcast_to(share, sizes))
         squares = jnp.square(matrix - format.rounded(matrix, parameters))
-        squares = squares if importance is None else squares * importance[..., None]
+        squares = squares if of_rows is None else squares * of_rows
         return blocks.in_blocks(squares, matrix.ndim - 2, block_size).sum(-2)
 
     def step(best: tuple[jax.Array, jax.Array], share: jax.Array) -> tuple[tuple[jax.Array, jax.Array], None]:

@@ -349,7 +349,9 @@ class BlockPart {
 
 // A part of the product. `scratch` is aligned to a vector.
 inline void multiply_blocks(const BlockProduct& product, const Part& part, char* scratch) {
-  if (product.b_is_words) {
+  if (product.b_are_codes) {
+    BlockPart<Codes>(product, part, scratch).multiply();
+  } else if (product.b_is_words) {
     BlockPart<Nibbles>(product, part, scratch).multiply();
   } else {
     BlockPart<Int8s>(product, part, scratch).multiply();

@@ -12,15 +12,21 @@ constexpr uint32_t kFlipOfBytes = kWeightOffset ? kSignBits : 0;
 
 constexpr int64_t kGroupColumns = kWord * kLanes;  // columns whose weights are expanded at once
 
-// uint16, (rows / 4, columns), of four 4-bit integers each, the first in the lowest bits.
-struct Nibbles {
+// The doubled floats of the 16 codes of float4_e2m1fn, plus 12: from 0 to 24, as `dot4_of_nibbles` takes them.
+constexpr int32_t kCodesOffset = 12;
+constexpr ByteTable kDoubledFloats({12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0});
+
+// uint16, (rows / 4, columns), of four 4-bit integers each, the first in the lowest bits: or with `kAreCodes`, of the codes
+// of floats, of which each is half of an integer.
+template <bool kAreCodes>
+struct FourBits {
   typedef uint16_t Element;
   static constexpr bool kAreNibbles = true;
   static constexpr bool kHasOneWord = false;  // whether a step has one word of K
   static constexpr int64_t kRowsPerElement = kWord;
-  static constexpr int64_t kRowsAhead = 16;  // of elements, that are prefetched
-  static constexpr int kLeastVectors = 1;    // that are read at once
-  static constexpr int32_t kOffset = 0;      // how much more the bytes are than the stored integers
+  static constexpr int64_t kRowsAhead = 16;                         // of elements, that are prefetched
+  static constexpr int kLeastVectors = 1;                           // that are read at once
+  static constexpr int32_t kOffset = kAreCodes ? kCodesOffset : 0;  // how much more the bytes are than the stored integers
   const Element* data;
   int64_t columns;
 
@@ -46,9 +52,12 @@ struct Nibbles {
   JQUANT_INLINE static Words expanded(Halves elements) {
     Words words = widened(elements);
     words = (words | words << 8) & 0x00ff00ff;
-    return (words | words << 4) & 0x0f0f0f0f;
+    words = (words | words << 4) & 0x0f0f0f0f;
+    return kAreCodes ? looked_up(kDoubledFloats, words) : words;
   }
 };
+typedef FourBits<false> Nibbles;
+typedef FourBits<true> Codes;
 
 // int8, (rows, columns).
 struct Int8s {

@@ -13,12 +13,16 @@
 #include <arm_neon.h>
 #endif
 
+#if defined(JQUANT_AMX_INT8)
+#define JQUANT_AVX512_VNNI  // whose vectors all processors with it have
+#endif
+
 #define JQUANT_INLINE inline __attribute__((always_inline))
 
 namespace jquant {
 namespace JQUANT_NAMESPACE {
 
-#if defined(JQUANT_AVX512_VNNI) || defined(JQUANT_AMX_INT8)
+#if defined(JQUANT_AVX512_VNNI)
 constexpr int kLanes = 16;     // 32-bit integers in a vector
 constexpr int kTileRows = 12;  // the accumulators of a tile, and two vectors of weights, fill the registers
 #elif defined(JQUANT_AVX_VNNI) || defined(JQUANT_AVX2)
@@ -92,7 +96,7 @@ constexpr int kWeightOffset = 0;
 constexpr int kWeightOffset = 128;
 #endif
 
-#if defined(JQUANT_AVX512_VNNI) || defined(JQUANT_AMX_INT8)
+#if defined(JQUANT_AVX512_VNNI)
 
 typedef Words Weights;
 typedef Words Activations;
@@ -160,7 +164,32 @@ JQUANT_INLINE Ints dot4(Ints sums, Weights weights, Activations activations) {
 
 #endif
 
-// `dot4` for weights from 0 to 15.
+// A table of 16 bytes, again in each 16 bytes of a vector: a constant, because filling a vector at run time takes a loop.
+struct ByteTable {
+  alignas(64) uint8_t bytes[64] = {};
+
+  explicit constexpr ByteTable(const uint8_t (&table)[16]) {
+    for (int i = 0; i < 64; ++i) bytes[i] = table[i % 16];
+  }
+};
+
+// The bytes of a table at indices from 0 to 15, one in each byte.
+JQUANT_INLINE Words looked_up(const ByteTable& table, Words indices) {
+#if defined(JQUANT_AVX512_VNNI)
+  return (Words)_mm512_shuffle_epi8((__m512i)load<Words>(table.bytes), (__m512i)indices);
+#elif defined(JQUANT_AVX_VNNI) || defined(JQUANT_AVX2)
+  return (Words)_mm256_shuffle_epi8((__m256i)load<Words>(table.bytes), (__m256i)indices);
+#elif defined(JQUANT_NEON_I8MM) || defined(JQUANT_NEON_DOT)
+  return (Words)vqtbl1q_u8(vld1q_u8(table.bytes), (uint8x16_t)indices);
+#else
+  uint8_t bytes[kBytes];
+  store(bytes, indices);
+  for (int i = 0; i < kBytes; ++i) bytes[i] = table.bytes[bytes[i]];
+  return load<Words>(bytes);
+#endif
+}
+
+// `dot4` for weights from 0 to 24.
 JQUANT_INLINE Ints dot4_of_nibbles(Ints sums, Words weights, Words activations) {
 #if defined(JQUANT_AVX2)
   // Sums of two such products fit into 16 bits.

@@ -15,6 +15,7 @@ from support.native import requires_native
 import jquant
 from jquant.kernels import implementations, xla_blocks
 from jquant.kernels.native import blocks
+from jquant.kernels.packed import pack_codes
 
 from .. import mapped_operands
 from ..block_operands import integers
@@ -192,3 +193,19 @@ def test_an_operator_with_its_scales_is_one_call(dtype):
     text = jax.jit(jquant.block_scaled_matmul).lower(a, a_scale, a_zero_point, b, bias=bias).compile().as_text()
     assert text.count("custom_call_target=") == text.count('"jquant_block_product.1"') == 1
     assert "fusion(" not in text
+
+
+def test_codes_and_a_library_without_their_function(monkeypatch):
+    """Products of codes have a function of their own, and are XLA's where the library has none."""
+    monkeypatch.setattr(shared_library.cpu_features, "has_amx_int8", lambda: False)
+    rng, call = np.random.default_rng(12), f"custom_call @{shared_library.CODED_BLOCK_PRODUCT}"
+    codes, scale = rng.integers(0, 16, (64, 37)).astype(np.uint8), rng.normal(size=(2, 37)).astype(np.float32)
+    operands = integers(rng, "uint8", (3, 64)), np.uint8(100), pack_codes(codes, scale, 32)
+    programs = [jax.jit(lambda *x: multiply(None, *x)).lower(*operands)]
+    monkeypatch.setattr(shared_library, "_load_once", functools.cache(shared_library._load_once.__wrapped__))
+    monkeypatch.setitem(shared_library._VERSIONS, shared_library.CODED_BLOCK_PRODUCT, (99,))  # which this one has not
+    programs.append(jax.jit(lambda *x: multiply(None, *x)).lower(*operands))
+    assert [program.as_text().count(call) for program in programs] == [1, 0]
+    assert_same_bits(*(program.compile()(*operands) for program in programs))
+    with pytest.raises(NotImplementedError, match=r"this jquant-native has no jquant_coded_block_product\.99; install"):
+        jax.jit(functools.partial(multiply, "native"))(*operands)
