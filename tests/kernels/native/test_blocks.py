@@ -14,7 +14,7 @@ from support.native import requires_native
 
 import jquant
 from jquant.kernels import implementations, xla_blocks
-from jquant.kernels.native import blocks
+from jquant.kernels.native import blocks, shared_library
 from jquant.kernels.packed import pack_codes
 
 from .. import mapped_operands
@@ -197,7 +197,6 @@ def test_an_operator_with_its_scales_is_one_call(dtype):
 
 def test_codes_and_a_library_without_their_function(monkeypatch):
     """Products of codes have a function of their own, and are XLA's where the library has none."""
-    monkeypatch.setattr(shared_library.cpu_features, "has_amx_int8", lambda: False)
     rng, call = np.random.default_rng(12), f"custom_call @{shared_library.CODED_BLOCK_PRODUCT}"
     codes, scale = rng.integers(0, 16, (64, 37)).astype(np.uint8), rng.normal(size=(2, 37)).astype(np.float32)
     operands = integers(rng, "uint8", (3, 64)), np.uint8(100), pack_codes(codes, scale, 32)
