@@ -54,8 +54,8 @@ def server(form: Form, folder: Path) -> Iterator[tuple[str, float]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    arguments = ["--parameters", str(folder / "encoder.safetensors"), "--port", str(port), "--most-waiting", "1000"]
-    arguments += ["--batches", *map(str, form.batches), "--lengths", *map(str, form.lengths)]
+    arguments = ["--parameters", str(folder / "encoder.safetensors"), "--random", "--port", str(port)]
+    arguments += ["--most-waiting", "1000", "--batches", *map(str, form.batches), "--lengths", *map(str, form.lengths)]
     environment = os.environ if form.native else {**os.environ, "JQUANT_NATIVE_ISA": "none"}
     start = time.perf_counter()
     process = subprocess.Popen(

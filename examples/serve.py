@@ -1,13 +1,13 @@
 """Serves an int8 encoder over HTTP. Requests of different lengths share batches, and get the bits that they get alone.
 
     pip install ".[serving]"
-    python examples/serve.py --parameters encoder.safetensors --cache programs --port 8000
+    python examples/serve.py --parameters encoder.safetensors --random --cache programs --port 8000
     curl localhost:8000/encode --data '{"tokens": [5, 17, 3]}'
     curl localhost:8000/health
 
 Compiles a program for each bucket, a size of the batch and a length, before it answers; the cache keeps them for the next
-start. A file of parameters that is not there is written, with random parameters in the place of trained ones. SIGTERM ends
-the server when it has answered what waits.
+start. With --random, a file of parameters that is not there is written first, with random ones. SIGTERM ends the server when
+it has answered what waits.
 """
 
 import argparse
@@ -32,6 +32,7 @@ from tqdm import tqdm
 from jquant import transform
 
 WORDS, WIDTH, HIDDEN, HEADS, LAYERS = 1000, 128, 512, 4, 3
+INPUT_TYPE = np.int32  # of a token
 MOST_BYTES, MOST_SECONDS = 2**16, 10.0  # of a request: a longer one is refused, and one that takes longer to arrive
 
 log = logging.getLogger("serve")
@@ -85,17 +86,18 @@ class Bucket(NamedTuple):
 
     @property
     def types(self) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
-        return jax.ShapeDtypeStruct(self, jnp.int32), jax.ShapeDtypeStruct((self.batch,), jnp.int32)
+        return jax.ShapeDtypeStruct(self, INPUT_TYPE), jax.ShapeDtypeStruct((self.batch,), jnp.int32)
 
 
-def quantized(path: Path) -> tuple[Callable[..., jax.Array], Any]:
-    """The int8 encoder and its parameters, from a file that is written first if it is not there."""
-    types, example = jax.eval_shape(initial, jax.random.key(0)), Bucket(1, 8).types
-    if not path.exists():
-        log.warning("%s is not there: it is written, with random parameters", path)
-        params = initial(jax.random.key(0))
-        transform.save(path, *transform.quantize(encode, params, transform.dynamic_int8_rows, *example))
-    return transform.load(path, encode, types, *example)
+def write_random(path: Path, bucket: Bucket) -> None:
+    """A file of parameters that nobody has trained, in int8."""
+    params = initial(jax.random.key(0))
+    transform.save(path, *transform.quantize(encode, params, transform.dynamic_int8_rows, *bucket.types))
+
+
+def quantized(path: Path, bucket: Bucket) -> tuple[Callable[..., jax.Array], Any]:
+    """The int8 encoder and its parameters. It takes inputs of all buckets, whichever this is."""
+    return transform.load(path, encode, jax.eval_shape(initial, jax.random.key(0)), *bucket.types)
 
 
 class Programs:
@@ -118,7 +120,7 @@ class Programs:
 
     def run(self, bucket: Bucket, sentences: Sequence[Sequence[int]]) -> np.ndarray:
         """A row for each sentence. The rest of the bucket is padding: sentences of one word."""
-        tokens, counts = np.zeros(bucket, np.int32), np.ones(bucket.batch, np.int32)
+        tokens, counts = np.zeros(bucket, INPUT_TYPE), np.ones(bucket.batch, np.int32)
         for row, sentence in enumerate(sentences):
             tokens[row, : len(sentence)], counts[row] = sentence, len(sentence)
         return np.asarray(self._compiled[bucket](self._params, tokens, counts))[: len(sentences)]
@@ -133,10 +135,6 @@ class Request(NamedTuple):
     answer: asyncio.Future
 
 
-class Full(Exception):
-    """More requests wait than may."""
-
-
 class Batcher:
     """Answers requests in batches of one length: whenever the program is free, those that wait for the longest."""
 
@@ -146,7 +144,7 @@ class Batcher:
         self._thread = ThreadPoolExecutor(1, "programs")
         self._something_waits = asyncio.Event()
         self._task = asyncio.create_task(self._answer_forever())
-        self.answered = self.batches = 0
+        self.answered = self.batches = self.refused = 0
 
     @property
     def waiting(self) -> int:
@@ -155,7 +153,7 @@ class Batcher:
 
     async def answer(self, tokens: list[int]) -> tuple[Bucket, np.ndarray]:
         if self.waiting >= self._most_waiting:
-            raise Full
+            raise web.HTTPServiceUnavailable(text="too many requests wait\n", headers={"Retry-After": "1"})
         request = Request(tokens, time.perf_counter(), asyncio.get_running_loop().create_future())
         self._waiting[self._programs.length_for(len(tokens))].append(request)
         self._something_waits.set()
@@ -195,8 +193,9 @@ class Batcher:
             return
         end = time.perf_counter()
         self.answered, self.batches = self.answered + len(requests), self.batches + 1
-        waited = 1e3 * (start - requests[0].since)
-        log.info("%d in %d x %d: waited %.1f ms, took %.1f ms", len(requests), *bucket, waited, 1e3 * (end - start))
+        full = 100 * sum(len(request.tokens) for request in requests) / (bucket.batch * bucket.length)
+        times = 1e3 * (start - requests[0].since), 1e3 * (end - start)
+        log.info("%d in %d x %d, %.0f %% full: waited %.1f ms, took %.1f ms", len(requests), *bucket, full, *times)
         for request, row in zip(requests, rows, strict=True):
             if not request.answer.done():
                 request.answer.set_result((bucket, row))
@@ -234,16 +233,18 @@ def tokens_of(body: bytes, most: int) -> list[int]:
 
 def application(programs: Programs, most_waiting: int) -> web.Application:
     async def answer(request: web.Request) -> web.Response:
-        tokens = tokens_of(await body_of(request), programs.lengths[-1])
+        batcher = request.app[BATCHER]
         try:
-            bucket, embedding = await request.app[BATCHER].answer(tokens)
-        except Full:
-            raise web.HTTPServiceUnavailable(text="too many requests wait\n", headers={"Retry-After": "1"}) from None
+            tokens = tokens_of(await body_of(request), programs.lengths[-1])
+            bucket, embedding = await batcher.answer(tokens)
+        except web.HTTPException:
+            batcher.refused += 1
+            raise
         return web.json_response({"embedding": embedding.tolist(), "bucket": bucket})
 
     async def health(request: web.Request) -> web.Response:
         batcher = request.app[BATCHER]
-        return web.json_response({"waiting": batcher.waiting, "answered": batcher.answered, "batches": batcher.batches})
+        return web.json_response({name: getattr(batcher, name) for name in ("waiting", "answered", "batches", "refused")})
 
     async def batching(app: web.Application) -> AsyncIterator[None]:
         app[BATCHER] = Batcher(programs, most_waiting)
@@ -259,6 +260,7 @@ def application(programs: Programs, most_waiting: int) -> web.Application:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parameters", type=Path, default=Path("encoder.safetensors"))
+    parser.add_argument("--random", action="store_true", help="write random parameters if the file is not there")
     parser.add_argument("--cache", type=Path, help="a folder that keeps compiled programs")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--lengths", type=int, nargs="+", default=[16, 64, 256])
@@ -271,7 +273,13 @@ def main() -> None:
     if arguments.cache is not None:
         jax.config.update("jax_compilation_cache_dir", str(arguments.cache))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    programs = Programs(*quantized(arguments.parameters), arguments.batches, arguments.lengths)
+    smallest = Bucket(min(arguments.batches), min(arguments.lengths))
+    if not arguments.parameters.exists():
+        if not arguments.random:
+            parser.error(f"--parameters: {arguments.parameters} is not there; --random writes it")
+        write_random(arguments.parameters, smallest)
+    log.info("compiling %d programs", len(arguments.batches) * len(arguments.lengths))
+    programs = Programs(*quantized(arguments.parameters, smallest), arguments.batches, arguments.lengths)
     app = application(programs, arguments.most_waiting)
     web.run_app(app, host=arguments.host, port=arguments.port, handler_cancellation=True)  # if a client goes away
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -23,22 +24,19 @@ from jquant import transform  # noqa: E402
 
 serve = load_example("serve")
 LENGTHS, BATCHES = (8, 16), (1, 4)
+SMALLEST = serve.Bucket(BATCHES[0], LENGTHS[0])
 
 
 @pytest.fixture(scope="module")
 def parameters(tmp_path_factory):
-    """A file that the first call writes, and others read."""
     path = tmp_path_factory.mktemp("parameters") / "encoder.safetensors"
-    serve.quantized(path)
+    serve.write_random(path, SMALLEST)
     return path
 
 
 @pytest.fixture(scope="module")
 def programs(parameters):
-    written = parameters.read_bytes()
-    loaded = serve.Programs(*serve.quantized(parameters), BATCHES, LENGTHS)
-    assert parameters.read_bytes() == written
-    return loaded
+    return serve.Programs(*serve.quantized(parameters, SMALLEST), BATCHES, LENGTHS)
 
 
 def run(programs, scenario, most_waiting=256):
@@ -110,7 +108,8 @@ def test_what_cannot_be_answered_is_refused(programs):
                 results.append((response.status, await response.text()))
         return results, await post(client, [1])
 
-    (results, (status, _)), _ = run(programs, scenario)
+    (results, (status, _)), health = run(programs, scenario)
+    assert health["refused"] == len(bodies)
     for (wanted, message), (got, text) in zip(bodies.values(), results, strict=True):
         assert (got, text[: len(message)]) == (wanted, message)
     assert status == 200  # it works on
@@ -125,7 +124,7 @@ def test_too_many_requests_are_refused_and_the_others_answered(programs):
     answers, health = run(programs, scenario, most_waiting=4)
     statuses = [status for status, _ in answers]
     assert set(statuses) == {200, 503}
-    assert health["answered"] == statuses.count(200)
+    assert (health["answered"], health["refused"]) == (statuses.count(200), statuses.count(503))
     for tokens, (status, answer) in zip(asked, answers, strict=True):
         if status == 200:
             assert_alone(programs, tokens, answer)
@@ -336,13 +335,23 @@ def test_the_process_ends_when_it_has_answered(parameters, tmp_path):
             os.killpg(started.pid, 0)
     assert waiting > 20
     assert refused > 5
-    programs = serve.Programs(*serve.quantized(parameters), (1,), (256,))
+    programs = serve.Programs(*serve.quantized(parameters, serve.Bucket(1, 256)), (1,), (256,))
     for tokens, (status, answer) in zip(asked[:-20], answers, strict=True):
         assert status == 200
         assert_alone(programs, tokens, answer)
     text = log.read_text()
     assert "Traceback" not in text
-    assert len(answers) <= text.count(" in 1 x 256: waited ") < len(answers) + 10
+    assert len(answers) <= len(re.findall(r" 1 in 1 x 256, \d+ % full: waited ", text)) < len(answers) + 10
+
+
+def test_a_file_that_is_not_there(tmp_path, monkeypatch, capsys):
+    """Nobody serves random parameters by a mistake in a path."""
+    path = tmp_path / "encoder.safetensors"
+    monkeypatch.setattr(sys, "argv", ["serve.py", "--parameters", str(path)])
+    with pytest.raises(SystemExit, match="2"):
+        serve.main()
+    assert f"{path} is not there" in capsys.readouterr().err
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("length", [pytest.param(length, marks=pytest.mark.gate) for length in (5, 16)])
@@ -351,7 +360,7 @@ def test_padding_does_not_matter(programs, parameters, length):
     sentence = np.random.default_rng(length).integers(0, serve.WORDS, length).tolist()
     bucket = programs.bucket_for(3, programs.length_for(length))
     padded = programs.run(bucket, [sentence])[0]
-    function, params = serve.quantized(parameters)
+    function, params = serve.quantized(parameters, SMALLEST)
     (unpadded,) = jax.jit(function)(params, np.array([sentence], np.int32), np.array([length], np.int32))
     np.testing.assert_allclose(padded, unpadded, rtol=0, atol=1e-5)
     if length < bucket.length:
