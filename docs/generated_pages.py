@@ -35,6 +35,7 @@ MODULES = {  # each public module, by the name of its page; and the page's intro
     "onnx": ("jquant.onnx", _ONNX),
     "onnx_compare": ("jquant.onnx.compare", _COMPARE),
     "checkpoints": ("jquant.checkpoints", "[Quantized checkpoints](../checkpoints.md) shows how these are used."),
+    "host": ("jquant.host", "[Serving](../serving.md#a-host-without-jquant) shows how these are used."),
     "exact": ("jquant.exact", ""),
 }
 

@@ -127,12 +127,12 @@ __version__ = "0.1.0"  # single source; pyproject.toml reads it
 
 
 def __getattr__(name: str) -> _ModuleType:
-    """Imports `jquant.onnx`, which needs the package onnx, and `jquant.checkpoints` on first use."""
-    if name in ("onnx", "checkpoints"):
+    """Imports `jquant.onnx`, which needs the package onnx, `jquant.checkpoints` and `jquant.host` on first use."""
+    if name in ("onnx", "checkpoints", "host"):
         return _import_module(f"jquant.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     """The public names. Without the package onnx, `jquant.onnx` is not among them: `help` reads every one of them."""
-    return sorted([*__all__, "__version__", "checkpoints", *(["onnx"] if _find_spec("onnx") else [])])
+    return sorted([*__all__, "__version__", "checkpoints", "host", *(["onnx"] if _find_spec("onnx") else [])])

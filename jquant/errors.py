@@ -27,6 +27,10 @@ class ModelError(Error):
     """An invalid file, a model that is not supported, or an operand that a node does not accept."""
 
 
+class HostError(Error):
+    """`jquant.host` cannot write a program for a host without jquant, or one of its arguments is wrong."""
+
+
 class CheckpointError(Error):
     """A broken file, an unsupported format, or a weight that has no packed form. The message names file and tensor."""
 

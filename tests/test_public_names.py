@@ -18,7 +18,7 @@ PUBLIC = {  # but for the operators, which the sections of operators.md name
     "jquant": """
         DescriptorError DescriptorTypeError DynamicQuantizeOutput Error FeatureLevel Implementation MxQuantizeOutput
         Nvfp4QuantizeOutput PackedBlockMatrix PackedMatrix QuantizeMode QuantizeOutput RangeOutput RoundMode
-        ScaleBias ScaleGranularity ScaleZeroPoint __version__ calibration checkpoints exact feature_level kv_cache onnx
+        ScaleBias ScaleGranularity ScaleZeroPoint __version__ calibration checkpoints exact feature_level host kv_cache onnx
         transform
     """,
     "jquant.calibration": """
@@ -29,6 +29,9 @@ PUBLIC = {  # but for the operators, which the sections of operators.md name
     """,
     "jquant.exact": """
         difference narrow product quotient reciprocal round_half_away round_half_even round_half_up seal sum widen
+    """,
+    "jquant.host": """
+        HostError disabled_checks export native_calls portable_module
     """,
     "jquant.kv_cache": """
         KeyValueCache append attend init
@@ -75,7 +78,7 @@ def test_dir(package):
     assert dir(module) == names
     star: dict = {}
     exec(f"from {package} import *", star)
-    lazy = {"__version__", "checkpoints", "onnx"} if package == "jquant" else set()
+    lazy = {"__version__", "checkpoints", "host", "onnx"} if package == "jquant" else set()
     assert star.keys() - {"__builtins__"} == {*module.__all__} == {*names} - lazy
     for name in names:
         assert getattr(module, name) is not None

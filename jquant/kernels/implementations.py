@@ -11,7 +11,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from jquant.kernels.native import shared_library
-from jquant.lowering.partitioned import is_exported
+from jquant.lowering.partitioned import is_for_others
 from jquant.modes import Implementation
 
 _PLATFORMS = {Implementation.NATIVE: "cpu", Implementation.MOSAIC_TPU: "tpu", Implementation.MOSAIC_GPU: "cuda"}
@@ -33,8 +33,8 @@ def is_native_default() -> bool:
 
 
 def exportable(implementation: Implementation, context: mlir.LoweringRuleContext) -> Implementation:
-    """`implementation`, or XLA's in place of the native one in programs for `jax.export`, which other machines may run."""
-    return Implementation.XLA if implementation is Implementation.NATIVE and is_exported(context) else implementation
+    """`implementation`, or XLA's in place of the native one in programs for other machines."""
+    return Implementation.XLA if implementation is Implementation.NATIVE and is_for_others(context) else implementation
 
 
 def module_of(implementation: Implementation, platform: str, modules: Mapping[Implementation, str]) -> ModuleType:

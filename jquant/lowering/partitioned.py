@@ -4,8 +4,10 @@ Whether XLA partitions a program is known when it is lowered: a `jax.jit` over s
 of a `jax.shard_map` over the whole mesh is not.
 """
 
+import contextlib
+import contextvars
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -27,9 +29,22 @@ def is_partitioned(context: mlir.LoweringRuleContext) -> bool:
     return getattr(axes, "num_devices", 1) > 1
 
 
-def is_exported(context: mlir.LoweringRuleContext) -> bool:
-    """Whether what is being lowered is for `jax.export`, so that another machine may run it."""
-    return context.module_context.lowering_parameters.for_export
+_keeps_native = contextvars.ContextVar("keeps_native", default=False)
+
+
+@contextlib.contextmanager
+def keeping_native() -> Iterator[None]:
+    """Programs for `jax.export` that are lowered inside may call jquant-native, as the machines that run them have it."""
+    token = _keeps_native.set(True)
+    try:
+        yield
+    finally:
+        _keeps_native.reset(token)
+
+
+def is_for_others(context: mlir.LoweringRuleContext) -> bool:
+    """Whether what is being lowered is for `jax.export`, so that another machine may run it, which has XLA alone."""
+    return context.module_context.lowering_parameters.for_export and not _keeps_native.get()
 
 
 def is_explicit(context: mlir.LoweringRuleContext) -> bool:
@@ -55,7 +70,7 @@ def unless_partitioned(
     What is fast on one device may communicate on a mesh. All functions return the same sequence of arrays. They also take
     operands with more leading dimensions, as `jax.vmap` adds them, which broadcast; every result has all of them. `on_cpu`,
     if there is one, takes the place of `function` in programs for a CPU, `on_this_cpu` that of both in programs that are not
-    for `jax.export`, and `on_gpu` that of `function` in programs for an NVIDIA GPU.
+    for other machines (`jax.export`), and `on_gpu` that of `function` in programs for an NVIDIA GPU.
     """
     if recording.is_active():
         return function(*operands)
@@ -75,7 +90,7 @@ def _abstract_values(*operands, functions):
 
 def _lower(platform: str, context, *operands, functions):
     function, otherwise, on_cpu, on_this_cpu, on_gpu = functions
-    by_platform = {"cpu": on_cpu if is_exported(context) else on_this_cpu, "cuda": on_gpu}
+    by_platform = {"cpu": on_cpu if is_for_others(context) else on_this_cpu, "cuda": on_gpu}
     unpartitioned = by_platform.get(platform, function)
     implementation = otherwise if is_explicit(context) or is_partitioned(context) else unpartitioned
     return mlir.lower_fun(implementation, multiple_results=True)(context, *operands)

@@ -1,0 +1,136 @@
+"""Programs for hosts without jquant: the same bits in a process that has jax and jquant-native alone."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from support.native import requires_native
+
+from jquant import host, kv_cache, transform
+from jquant.host import HostError
+from jquant.kernels.native import shared_library
+
+HOST = Path(__file__).parent / "support" / "host_process.py"
+
+
+def dense(recipe):
+    rng = np.random.default_rng(0)
+    params = {name: np.float32(rng.normal(size=(64, 64)) / 8) for name in ("hidden", "head")}
+    x = np.float32(rng.normal(size=(3, 64)))
+    apply, packed = transform.quantize(lambda p, x: jax.nn.relu(x @ p["hidden"]) @ p["head"], params, recipe, x)
+    return apply, (packed, x), ()
+
+
+def convolution():
+    rng = np.random.default_rng(1)
+    params, x = np.float32(rng.normal(size=(3, 3, 16, 32))), np.float32(rng.normal(size=(2, 12, 12, 16)))
+
+    def apply(params, x):
+        return jax.lax.conv_general_dilated(x, params, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    apply, packed = transform.quantize(apply, params, transform.dynamic_int8, x)
+    return apply, (packed, x), ()
+
+
+def decoding():
+    """A step with its cache, whose memory the new one takes."""
+    rng = np.random.default_rng(2)
+    params, x = np.float32(rng.normal(size=(64, 192)) / 8), np.float32(rng.normal(size=(1, 64)))
+
+    def step(params, x, cache, position):
+        query, key, value = (part.reshape(1, 1, 2, 32) for part in jnp.split(x @ params, 3, -1))
+        cache = kv_cache.append(cache, key, value, position, layer=0)
+        return kv_cache.attend(query, cache, position, layer=0), cache
+
+    cache, position = kv_cache.init(1, 1, 2, 16, 32, "INT8"), np.int32(0)
+    apply, packed = transform.quantize(step, params, transform.dynamic_int8_rows, x, cache, position)
+    return apply, (packed, x, cache, position), (2,)
+
+
+CASES = {  # and the functions of jquant-native that they call
+    "dense": (lambda: dense(transform.dynamic_int8), {"jquant_dynamic_quantize", "jquant_product"}),
+    "convolution": (convolution, {"jquant_convolution", "jquant_dynamic_quantize"}),
+    "weight-only": (lambda: dense(transform.weight_only_int4), {"jquant_weight_only"}),
+    "decoding": (decoding, {"jquant_dynamic_quantize", "jquant_product"}),
+}
+
+
+@requires_native
+@pytest.mark.gate
+def test_in_a_process_without_jquant(tmp_path):
+    expected = {}
+    for name, (case, called) in CASES.items():
+        function, args, donated = case()
+        expected[name] = jax.tree.leaves(jax.jit(function)(*args))
+        program = host.export(function, *args, donate_argnums=donated)
+        text = program.mlir_module()
+        assert all(f"@{each}." in text for each in called)
+        assert ("tf.aliasing_output" in text or "jax.buffer_donor" in text) == bool(donated)
+        assert "@jquant_" not in host.export(function, *args, native=False).mlir_module()
+        (tmp_path / f"{name}.program").write_bytes(program.serialize())
+        np.savez(tmp_path / f"{name}.inputs.npz", *jax.tree.leaves(args))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "XLA_FLAGS": ""}
+    subprocess.run([sys.executable, HOST, tmp_path], env=environment, check=True)
+    for name, outputs in expected.items():
+        with np.load(tmp_path / f"{name}.outputs.npz") as arrays:
+            for array, output in zip(arrays.values(), outputs, strict=True):
+                np.testing.assert_array_equal(array, output)
+
+
+@requires_native
+def test_others_keep_no_calls():
+    """What is exported after a program for a host, of the same function, is for every machine."""
+    function, args, _ = dense(transform.dynamic_int8)
+    host.export(function, *args)
+    with host.native_calls():
+        own = jax.export.export(jax.jit(lambda *args: function(*args)), disabled_checks=host.disabled_checks())(*args)
+    assert "@jquant_product." in own.mlir_module()
+    assert "@jquant_" not in jax.export.export(jax.jit(function), platforms=["cpu"])(*args).mlir_module()
+
+
+def test_leaves_that_the_program_needs():
+    """A compiled module takes no others, in their order."""
+    exported = host.export(lambda first, second: first["b"] + second, {"a": np.ones(2), "b": 1.0}, np.ones(3), native=False)
+    assert exported.module_kept_var_idx == (1, 2)
+    (result,) = jax.export.deserialize(exported.serialize()).call(
+        np.ones(2, np.float32), np.float32(1), np.ones(3, np.float32)
+    )
+    np.testing.assert_array_equal(result, np.full(3, 2))
+
+
+@pytest.mark.parametrize("version", ["1.9.0", "1.13.0"])
+def test_portable_module(version):
+    function, args, _ = dense(transform.dynamic_int8)
+    module = host.portable_module(host.export(function, *args, native=False), version)
+    assert module.startswith(b"ML\xefR")
+    assert f"StableHLO_v{version}".encode() in module[:30]
+
+
+def test_errors(monkeypatch):
+    x = np.ones((2, 2), np.float32)
+    (size,) = jax.export.symbolic_shape("n")
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    unknown, split = jax.ShapeDtypeStruct((size, 2), np.float32), jax.device_put(x, NamedSharding(mesh, PartitionSpec("x")))
+    wrong = {
+        r"leaf 1 of the arguments is 'two'; it must be an array": (x, "two"),
+        r"leaf 0 of the arguments has the shape \(n, 2\); jquant-native needs known sizes": (unknown,),
+        r"leaf 0 of the arguments is on 2 devices": (split,),
+    }
+    for message, args in wrong.items():
+        with pytest.raises(HostError, match=f"^export: {message}"):
+            host.export(lambda *args: args, *args, native=False)
+    for positions in (2, -1, [0, "x"], True):
+        with pytest.raises(HostError, match=r"^export: donate_argnums has .*; there are arguments 0 to 1$"):
+            host.export(jnp.add, x, x, donate_argnums=positions, native=False)
+    with pytest.raises(HostError, match=r"^portable_module: StableHLO '9\.9\.9' cannot be written: "):
+        host.portable_module(host.export(jnp.sin, x, native=False), "9.9.9")
+    monkeypatch.setattr(shared_library, "load", lambda: shared_library.Library(None, "it is not here"))
+    with pytest.raises(HostError, match=r"^export: it is not here; native=False exports XLA's products$"):
+        host.export(jnp.sin, x)
+    assert host.disabled_checks() == ()
