@@ -334,7 +334,7 @@ def test_the_process_ends_when_it_has_answered(parameters, tmp_path):
         with pytest.raises(ProcessLookupError):
             os.killpg(started.pid, 0)
     assert waiting > 20
-    assert refused > 5
+    assert refused > 0
     programs = serve.Programs(*serve.quantized(parameters, serve.Bucket(1, 256)), (1,), (256,))
     for tokens, (status, answer) in zip(asked[:-20], answers, strict=True):
         assert status == 200
