@@ -84,6 +84,7 @@ def test_in_a_process_without_jquant(tmp_path):
 
 
 @requires_native
+@pytest.mark.gate
 def test_others_keep_no_calls():
     """What is exported after a program for a host, of the same function, is for every machine."""
     function, args, _ = dense(transform.dynamic_int8)
