@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import jquant
-from jquant import checkpoints, errors, transform
+from jquant import checkpoints, errors, host, transform
 
 
 def raise_descriptor_error(folder):
@@ -33,6 +33,10 @@ def raise_checkpoint_error(folder):
     checkpoints.load(folder)
 
 
+def raise_host_error(folder):
+    host.export(np.sin, "x", native=False)
+
+
 CALLS = {
     jquant.DescriptorError: raise_descriptor_error,
     jquant.DescriptorTypeError: raise_descriptor_type_error,
@@ -40,6 +44,7 @@ CALLS = {
     transform.TransformTypeError: raise_transform_type_error,
     errors.ModelError: raise_model_error,
     checkpoints.CheckpointError: raise_checkpoint_error,
+    host.HostError: raise_host_error,
 }
 
 
