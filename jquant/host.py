@@ -119,8 +119,8 @@ def portable_module(exported: Exported, version: str = _OLDEST) -> bytes:
 
     >>> import jax, jax.numpy as jnp, jquant.host
     >>> program = jax.export.export(jax.jit(jnp.sin), platforms=["cpu"])(jnp.ones(3))
-    >>> jquant.host.portable_module(program)[:20]
-    b'ML\xefR\rStableHLO_v1.9'
+    >>> b"StableHLO_v1.9.0" in jquant.host.portable_module(program)
+    True
     """
     try:
         return stablehlo.serialize_portable_artifact_str(exported.mlir_module(), version)
