@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from support import saved_models
 from support.native import requires_native
 
 from jquant import host, kv_cache, transform
@@ -81,6 +82,30 @@ def test_in_a_process_without_jquant(tmp_path):
         with np.load(tmp_path / f"{name}.outputs.npz") as arrays:
             for array, output in zip(arrays.values(), outputs, strict=True):
                 np.testing.assert_array_equal(array, output)
+
+
+@requires_native
+@pytest.mark.gate
+@pytest.mark.parametrize("native", [True, False])
+def test_every_format(native, count):
+    """A site of each format and kind, with drawn parameters: the outputs of the function, wherever XLA sums no floats.
+
+    Products of floats are XLA's where the library is left out, and it sums them in an order of its own.
+    """
+    inputs = saved_models.inputs()
+    function, types = transform.quantize(saved_models.apply, saved_models.types(), saved_models.recipe(), *inputs)
+    params = saved_models.drawn(types, np.random.default_rng(0))
+    expected = jax.jit(function)(params, *inputs)
+    exported = host.export(function, params, *inputs, native=native)
+    leaves = jax.tree.leaves((params, *inputs))
+    results = jax.export.deserialize(exported.serialize()).call(*leaves)
+    for (name, output), result in zip(expected.items(), results, strict=True):
+        scheme = saved_models.SCHEMES.get(name)
+        if native or (scheme is not None and scheme.activations != "FLOAT"):
+            np.testing.assert_array_equal(result, output, err_msg=name)
+        else:
+            np.testing.assert_allclose(result, output, rtol=1e-4, atol=1e-4, err_msg=name)
+    count("outputs of exported functions", len(results))
 
 
 @requires_native
