@@ -2,28 +2,40 @@
 
 `jax.export` leaves jquant-native out of a program, because another machine may run it, and a process that has not imported
 jquant cannot read a program whose arguments hold a `PackedMatrix`. `export` keeps the calls, for hosts that have the
-library, and writes a function of arrays alone.
+library, and makes a function of arrays alone; `write` puts it into a file with its parameters, for hosts without Python.
 """
 
 import contextlib
 import itertools
+import os
+import re
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.export
 import numpy as np
 from jax.export import DisabledSafetyCheck, Exported
-from jaxlib.mlir.dialects import stablehlo
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy, stablehlo
 
 from jquant.errors import HostError, shown
+from jquant.files import host_program
+from jquant.files.host_program import Array
 from jquant.kernels.native import shared_library
 from jquant.lowering import partitioned
 
-__all__ = ["HostError", "disabled_checks", "export", "native_calls", "portable_module"]
+__all__ = ["HostError", "disabled_checks", "export", "native_calls", "portable_module", "write"]
 
 _OLDEST = "1.9.0"  # of StableHLO, in which all programs can be written that jquant's tests export
+_TYPES = (  # of PJRT's C API
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
+    *("float8_e4m3b11fnuz", "float8_e4m3", "float8_e3m4", "float8_e8m0fnu"),
+    *("int4", "uint4", "int2", "uint2", "float4_e2m1fn"),
+)
 
 
 def __dir__() -> list[str]:
@@ -92,7 +104,7 @@ def export(
     if native and library.obstacle is not None:
         raise HostError(f"export: {library.obstacle}; native=False exports XLA's products")
     leaves, tree = jax.tree.flatten(args)
-    types = [_type_of(number, leaf) for number, leaf in enumerate(leaves)]
+    types = [_type_of("export", number, leaf) for number, leaf in enumerate(leaves)]
     donated = _leaves_of(args, donate_argnums)
 
     def of_leaves(*leaves: jax.Array) -> list[jax.Array]:
@@ -107,7 +119,7 @@ def portable_module(exported: Exported, version: str = _OLDEST) -> bytes:
     """The program of `exported`, of `export`, in a version of StableHLO that older compilers read.
 
     Args:
-      exported: a program for one platform.
+      exported: a program for one platform and one device.
       version: of StableHLO, as in "1.9.0": the host's own, or an older one.
 
     Returns:
@@ -115,31 +127,165 @@ def portable_module(exported: Exported, version: str = _OLDEST) -> bytes:
       lists, its outputs all results.
 
     Raises:
-      HostError: `version` is none that this jaxlib writes, or the program has something that it cannot say.
+      HostError: `version` is none that this jaxlib writes, or the program has something that it cannot say, or is for
+        several devices.
 
     >>> import jax, jax.numpy as jnp, jquant.host
     >>> program = jax.export.export(jax.jit(jnp.sin), platforms=["cpu"])(jnp.ones(3))
     >>> b"StableHLO_v1.9.0" in jquant.host.portable_module(program)
     True
     """
+    _require_one_device("portable_module", exported)
     try:
-        return stablehlo.serialize_portable_artifact_str(exported.mlir_module(), version)
+        with ir.Context() as context:
+            sdy.register_dialect(context)
+            module = stablehlo.deserialize_portable_artifact(context, exported.mlir_module_serialized)
+            _leave_shardings_out(module)
+            return stablehlo.serialize_portable_artifact(module, version)
     except Exception as error:
         reason = str(error).strip().split("\n")[0]
         raise HostError(f"portable_module: StableHLO {shown(version)} cannot be written: {reason}") from error
 
 
-def _type_of(number: int, leaf: Any) -> jax.ShapeDtypeStruct:
+def write(path: str | os.PathLike[str], exported: Exported, *args: Any, version: str = _OLDEST) -> None:
+    """A program and its arguments as one file, for a host without Python, such as that of ``native/example``.
+
+    An argument of the program is one of three:
+
+    - a parameter, if `args` has an array for it: the same in each call;
+    - an input, if `args` has a `jax.ShapeDtypeStruct`: the host hands it in;
+    - state, if it was donated and a result took its place: first the array of `args`, then that result of the call before.
+      It is no longer a result for the host.
+
+    The file appears whole or not at all. It names the functions of jquant-native that the program calls, and `jquant.files.
+    host_program` describes it, line by line.
+
+    Args:
+      path: the file, by convention ``*.jquant``. One that is there is replaced.
+      exported: a program of `export`, or of `jax.export.export`, for one CPU.
+      *args: as for `export`, with the same leaves.
+      version: of StableHLO, as for `portable_module`.
+
+    Raises:
+      HostError: a program for another platform or several devices, or of symbolic sizes; leaves of another number, type or
+        shape than those of the program, or of a type that PJRT's C API lacks; state without a value.
+      OSError: the file cannot be written.
+
+    >>> import pathlib, tempfile
+    >>> import jax, jax.numpy as jnp, jquant.host
+    >>> args = jnp.ones((64, 4)), jax.ShapeDtypeStruct((1, 64), jnp.float32)
+    >>> exported = jquant.host.export(lambda weights, x: x @ weights, *args, native=False)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "network.jquant")
+    ...     jquant.host.write(path, exported, *args)
+    ...     text = path.read_bytes()
+    >>> print(text[: text.index(b"end")].decode())  # doctest: +ELLIPSIS
+    jquant-host 1
+    program uint8[...] 0
+    parameter float32[64,4] ...
+    input float32[1,64]
+    output float32[1,4]
+    <BLANKLINE>
+    """
+    _require_one_device("write", exported)
+    if tuple(exported.platforms) != ("cpu",):
+        raise HostError(f"write: the program is for {', '.join(exported.platforms)}; a host runs one for a CPU")
+    types = exported.in_avals
+    outputs = [_described(f"output {number} of the program", type_) for number, type_ in enumerate(exported.out_avals)]
+    leaves = jax.tree.leaves(args)
+    if len(leaves) != len(types):
+        raise HostError(f"write: the arguments have {len(leaves)} leaves; the program has {len(types)}")
+    for number, (leaf, type_) in enumerate(zip(leaves, types, strict=True)):
+        given = _type_of("write", number, leaf)
+        if (given.shape, given.dtype) != (type_.shape, type_.dtype):
+            raise HostError(f"write: leaf {number} of the arguments is {_shown(given)}; the program has {_shown(type_)}")
+    text = exported.mlir_module()
+    arguments = []
+    for number, output in zip(exported.module_kept_var_idx, _replacing_outputs(text), strict=True):
+        is_input = isinstance(leaves[number], jax.ShapeDtypeStruct)
+        if is_input and output is not None:
+            raise HostError(f"write: leaf {number} of the arguments is donated, so that it is state; give its first value")
+        if output == _LOST:
+            raise HostError(
+                f"write: leaf {number} of the arguments is donated, and no result has its type, to take its place"
+            )
+        value = None if is_input else _elements(leaves[number])
+        described = _described(f"leaf {number} of the program", types[number])
+        arguments.append(described._replace(value=value, output=output))
+    functions = sorted({*re.findall(r"@(jquant_\w+\.\d+)", text)})
+    host_program.write(Path(path), portable_module(exported, version), functions, arguments, outputs)
+
+
+def _require_one_device(name: str, exported: Exported) -> None:
+    if exported.nr_devices != 1:
+        raise HostError(f"{name}: the program is for {exported.nr_devices} devices; a host runs one for one")
+
+
+def _leave_shardings_out(module: ir.Module) -> None:
+    """Removes what another dialect says of a program's devices, such as of random keys: there is but one."""
+    found = []
+
+    def visit(operation: ir.Operation) -> ir.WalkResult:
+        if operation.name in ("sdy.mesh", "sdy.sharding_constraint"):
+            found.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    for operation in found:
+        for result, operand in zip(operation.results, operation.operands, strict=True):
+            result.replace_all_uses_with(operand)
+        operation.erase()
+
+
+def _described(what: str, type_: Any) -> Array:
+    """The type of an argument or an output as the host sees it: random keys are the integers of their data."""
+    if not all(isinstance(size, int) for size in type_.shape):
+        raise HostError(f"write: {what} has the shape {type_.shape}; a host needs known sizes")
+    if _is_key(type_):
+        type_ = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(type_.shape, type_.dtype))
+    if str(type_.dtype) not in _TYPES:
+        raise HostError(f"write: {what} is of the type {type_.dtype}; a host takes {', '.join(_TYPES)}")
+    return Array(np.dtype(type_.dtype), tuple(type_.shape))
+
+
+def _elements(leaf: Any) -> np.ndarray:
+    leaf = jax.numpy.asarray(leaf)
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
+def _is_key(array: Any) -> bool:
+    return jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key)
+
+
+def _shown(type_: Any) -> str:
+    return f"{type_.dtype}[{','.join(map(str, type_.shape))}]"
+
+
+_LOST = -1
+
+
+def _replacing_outputs(text: str) -> list[int | None]:
+    """For each argument of a module, the number of the output that takes its memory, if it was donated; or `_LOST`."""
+    _, _, arguments = text.partition("@main(")
+    found = []
+    for argument in re.split(r"%arg\d+: ", arguments.partition(") -> ")[0])[1:]:
+        output = re.search(r"tf\.aliasing_output = (\d+)", argument)
+        lost = _LOST if "jax.buffer_donor" in argument else None
+        found.append(lost if output is None else int(output[1]))
+    return found
+
+
+def _type_of(name: str, number: int, leaf: Any) -> jax.ShapeDtypeStruct:
     try:
         type_ = leaf if hasattr(leaf, "shape") and hasattr(leaf, "dtype") else jax.typeof(leaf)
         shape, dtype = tuple(type_.shape), jax.dtypes.canonicalize_dtype(type_.dtype, allow_extended_dtype=True)
     except (TypeError, ValueError, AttributeError):
-        raise HostError(f"export: leaf {number} of the arguments is {shown(leaf)}; it must be an array") from None
+        raise HostError(f"{name}: leaf {number} of the arguments is {shown(leaf)}; it must be an array") from None
     if not all(isinstance(size, int | np.integer) for size in shape):
-        raise HostError(f"export: leaf {number} of the arguments has the shape {shape}; jquant-native needs known sizes")
+        raise HostError(f"{name}: leaf {number} of the arguments has the shape {shape}; jquant-native needs known sizes")
     devices = getattr(getattr(leaf, "sharding", None), "device_set", ())
     if len(devices) > 1:
-        raise HostError(f"export: leaf {number} of the arguments is on {len(devices)} devices; a host runs a program on one")
+        raise HostError(f"{name}: leaf {number} of the arguments is on {len(devices)} devices; a host runs a program on one")
     return jax.ShapeDtypeStruct(shape, dtype)
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from support import saved_models
+from support import host_files, saved_models
 from support.native import requires_native
 
 from jquant import host, kv_cache, transform
@@ -136,6 +136,122 @@ def test_portable_module(version):
     module = host.portable_module(host.export(function, *args, native=False), version)
     assert module.startswith(b"ML\xefR")
     assert f"StableHLO_v{version}".encode() in module[:30]
+
+
+def described(leaf):
+    return jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype)
+
+
+def drawn(rng):
+    """A function of arrays of all types and of some shapes, and which of its arguments are inputs, and which are donated."""
+    types = [jnp.dtype(name) for name in host._TYPES if jax.config.jax_enable_x64 or "64" not in name]
+    leaves = []
+    for _ in range(rng.integers(1, 9)):
+        shape = tuple(rng.integers(0, 5, rng.integers(0, 4)))
+        leaf = rng.integers(0, 2**8, (*shape, 3), np.uint8).astype(types[rng.integers(len(types))])[..., 0]  # not contiguous
+        leaves.append(leaf)
+    roles = rng.choice(["parameter", "input", "state", "unused"], len(leaves), p=[0.4, 0.3, 0.2, 0.1])
+
+    def function(*leaves):
+        used = [leaf for leaf, role in zip(leaves, roles, strict=True) if role != "unused"]
+        states = [leaf for leaf, role in zip(leaves, roles, strict=True) if role == "state"]
+        return [leaf == leaf for leaf in used], [jnp.where(leaf == leaf, leaf, leaf) for leaf in reversed(states)]
+
+    return function, leaves, roles
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_written(tmp_path, seed):
+    """The file has what the program takes, byte for byte, and names the outputs that take the place of state."""
+    function, leaves, roles = drawn(np.random.default_rng(seed))
+    donated = [number for number, role in enumerate(roles) if role == "state"]
+    exported = host.export(function, *leaves, donate_argnums=donated, native=False)
+    args = [described(leaf) if role == "input" else leaf for leaf, role in zip(leaves, roles, strict=True)]
+    host.write(tmp_path / "file.jquant", exported, *args)
+    functions, (program, *lines) = host_files.read(tmp_path / "file.jquant")
+    assert functions == []
+    assert program.value.tobytes() == host.portable_module(exported)
+    arguments, outputs = lines[: len(exported.module_kept_var_idx)], lines[len(exported.module_kept_var_idx) :]
+    assert [(line.kind, line.dtype, line.shape) for line in outputs] == [
+        ("output", type_.dtype, type_.shape) for type_ in exported.out_avals
+    ]
+    for line, number in zip(arguments, exported.module_kept_var_idx, strict=True):
+        assert (line.dtype, line.shape) == (leaves[number].dtype, leaves[number].shape)
+        assert line.kind == roles[number]
+        if line.kind != "input":
+            assert line.value.tobytes() == leaves[number].tobytes()
+        if line.kind == "state":
+            assert outputs[line.output][1:3] == line[1:3]
+    replacing = [line.output for line in arguments if line.kind == "state"]
+    assert len({*replacing}) == len(replacing) == np.isin(donated, exported.module_kept_var_idx).sum()
+
+
+@requires_native
+@pytest.mark.gate
+def test_written_functions(tmp_path):
+    for case, called in CASES.values():
+        function, args, donated = case()
+        host.write(tmp_path / "file.jquant", host.export(function, *args, donate_argnums=donated), *args)
+        functions, _ = host_files.read(tmp_path / "file.jquant")
+        assert {name.split(".")[0] for name in functions} == called
+        assert {*functions} <= {function.target for function in shared_library.load().functions}
+
+
+def test_write_errors(tmp_path):
+    path, x = tmp_path / "file.jquant", np.ones((2, 2), np.float32)
+    pair = np.ones(2, np.complex64)
+    (size,) = jax.export.symbolic_shape("n")
+    unknown = jax.export.export(jax.jit(jnp.sin), platforms=["cpu"])(jax.ShapeDtypeStruct((size,), np.float32))
+    others = jax.export.export(jax.jit(jnp.sin), platforms=["tpu"])(x)
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    split = jax.export.export(jax.jit(jnp.sin), platforms=["cpu"])(
+        jax.device_put(x, NamedSharding(mesh, PartitionSpec("x")))
+    )
+    wrong = {
+        r"the arguments have 1 leaves; the program has 2": (host.export(jnp.add, x, x, native=False), x),
+        r"leaf 1 of the arguments is float32\[2\]; the program has float32\[2,2\]": (
+            host.export(jnp.add, x, x, native=False),
+            x,
+            x[0],
+        ),
+        r"leaf 0 of the program is of the type complex64; a host takes bool, int8, .*": (
+            host.export(jnp.abs, pair, native=False),
+            pair,
+        ),
+        r"output 0 of the program has the shape \(n,\); a host needs known sizes": (unknown, x[0]),
+        r"the program is for tpu; a host runs one for a CPU": (others, x),
+        r"the program is for 2 devices; a host runs one for one": (split, x),
+        r"leaf 0 of the arguments is donated, so that it is state; give its first value": (
+            host.export(jnp.sin, x, donate_argnums=0, native=False),
+            described(x),
+        ),
+    }
+    for message, args in wrong.items():
+        with pytest.raises(HostError, match=f"^write: {message}$"):
+            host.write(path, *args)
+    assert not path.exists()
+    with pytest.raises(FileNotFoundError):
+        host.write(tmp_path / "no" / "folder", host.export(jnp.sin, x, native=False), x)
+
+
+def test_random_keys(tmp_path):
+    """They are the integers of their data, whose shardings no host reads."""
+    key, shape = jax.random.key(3), jax.ShapeDtypeStruct((), jax.random.key(0).dtype)
+
+    def function(first, second):
+        return jax.random.bits(first, (4,)) + jax.random.bits(second, (4,))
+
+    exported = host.export(function, key, shape, native=False)
+    assert "sdy." in exported.mlir_module()
+    host.write(tmp_path / "file.jquant", exported, key, shape)
+    _, (program, *lines) = host_files.read(tmp_path / "file.jquant")
+    assert b"sdy" not in program.value.tobytes()
+    assert [(line.kind, str(line.dtype), line.shape) for line in lines] == [
+        ("parameter", "uint32", (2,)),
+        ("input", "uint32", (2,)),
+        ("output", "uint32", (4,)),
+    ]
+    np.testing.assert_array_equal(lines[0].value, jax.random.key_data(key))
 
 
 def test_errors(monkeypatch):
