@@ -31,10 +31,9 @@ __all__ = ["HostError", "disabled_checks", "export", "native_calls", "portable_m
 
 _OLDEST = "1.9.0"  # of StableHLO, in which all programs can be written that jquant's tests export
 _TYPES = (  # of PJRT's C API
-    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
-    *("float8_e4m3b11fnuz", "float8_e4m3", "float8_e3m4", "float8_e8m0fnu"),
-    *("int4", "uint4", "int2", "uint2", "float4_e2m1fn"),
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"),
+    *("bfloat16", "complex64", "complex128", "float8_e5m2", "float8_e4m3fn", "float8_e4m3b11fnuz", "float8_e5m2fnuz"),
+    *("float8_e4m3fnuz", "int4", "uint4", "int2", "uint2", "float8_e4m3", "float8_e3m4", "float8_e8m0fnu", "float4_e2m1fn"),
 )
 
 

@@ -144,7 +144,7 @@ def described(leaf):
 
 def drawn(rng):
     """A function of arrays of all types and of some shapes, and which of its arguments are inputs, and which are donated."""
-    types = [jnp.dtype(name) for name in host._TYPES if jax.config.jax_enable_x64 or "64" not in name]
+    types = [jnp.dtype(name) for name in host._TYPES if name not in ("int64", "uint64", "float64", "complex128")]
     leaves = []
     for _ in range(rng.integers(1, 9)):
         shape = tuple(rng.integers(0, 5, rng.integers(0, 4)))
@@ -197,9 +197,10 @@ def test_written_functions(tmp_path):
         assert {*functions} <= {function.target for function in shared_library.load().functions}
 
 
-def test_write_errors(tmp_path):
+def test_write_errors(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, "_TYPES", ("float32",))
     path, x = tmp_path / "file.jquant", np.ones((2, 2), np.float32)
-    pair = np.ones(2, np.complex64)
+    small = np.ones(2, np.int8)
     (size,) = jax.export.symbolic_shape("n")
     unknown = jax.export.export(jax.jit(jnp.sin), platforms=["cpu"])(jax.ShapeDtypeStruct((size,), np.float32))
     others = jax.export.export(jax.jit(jnp.sin), platforms=["tpu"])(x)
@@ -214,9 +215,9 @@ def test_write_errors(tmp_path):
             x,
             x[0],
         ),
-        r"leaf 0 of the program is of the type complex64; a host takes bool, int8, .*": (
-            host.export(jnp.abs, pair, native=False),
-            pair,
+        r"leaf 0 of the program is of the type int8; a host takes float32": (
+            host.export(lambda x: x.astype(jnp.float32), small, native=False),
+            small,
         ),
         r"output 0 of the program has the shape \(n,\); a host needs known sizes": (unknown, x[0]),
         r"the program is for tpu; a host runs one for a CPU": (others, x),

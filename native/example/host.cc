@@ -26,37 +26,12 @@
 
 namespace {
 
-struct Type {
-  const char* name;
-  PJRT_Buffer_Type type;
-  uint64_t bytes;
-};
-constexpr Type kTypes[] = {{"bool", PJRT_Buffer_Type_PRED, 1},
-                           {"int8", PJRT_Buffer_Type_S8, 1},
-                           {"int16", PJRT_Buffer_Type_S16, 2},
-                           {"int32", PJRT_Buffer_Type_S32, 4},
-                           {"int64", PJRT_Buffer_Type_S64, 8},
-                           {"uint8", PJRT_Buffer_Type_U8, 1},
-                           {"uint16", PJRT_Buffer_Type_U16, 2},
-                           {"uint32", PJRT_Buffer_Type_U32, 4},
-                           {"uint64", PJRT_Buffer_Type_U64, 8},
-                           {"float16", PJRT_Buffer_Type_F16, 2},
-                           {"bfloat16", PJRT_Buffer_Type_BF16, 2},
-                           {"float32", PJRT_Buffer_Type_F32, 4},
-                           {"float64", PJRT_Buffer_Type_F64, 8},
-                           {"float8_e4m3fn", PJRT_Buffer_Type_F8E4M3FN, 1},
-                           {"float8_e5m2", PJRT_Buffer_Type_F8E5M2, 1},
-                           {"float8_e4m3fnuz", PJRT_Buffer_Type_F8E4M3FNUZ, 1},
-                           {"float8_e5m2fnuz", PJRT_Buffer_Type_F8E5M2FNUZ, 1},
-                           {"float8_e4m3b11fnuz", PJRT_Buffer_Type_F8E4M3B11FNUZ, 1},
-                           {"float8_e4m3", PJRT_Buffer_Type_F8E4M3, 1},
-                           {"float8_e3m4", PJRT_Buffer_Type_F8E3M4, 1},
-                           {"float8_e8m0fnu", PJRT_Buffer_Type_F8E8M0FNU, 1},
-                           {"int4", PJRT_Buffer_Type_S4, 1},
-                           {"uint4", PJRT_Buffer_Type_U4, 1},
-                           {"int2", PJRT_Buffer_Type_S2, 1},
-                           {"uint2", PJRT_Buffer_Type_U2, 1},
-                           {"float4_e2m1fn", PJRT_Buffer_Type_F4E2M1FN, 1}};
+// The types in the order of PJRT_Buffer_Type, and the bytes of an element in the file.
+constexpr char kTypes[] =
+    "bool 1 int8 1 int16 2 int32 4 int64 8 uint8 1 uint16 2 uint32 4 uint64 8 float16 2 float32 4 float64 8 bfloat16 2 "
+    "complex64 8 complex128 16 float8_e5m2 1 float8_e4m3fn 1 float8_e4m3b11fnuz 1 float8_e5m2fnuz 1 float8_e4m3fnuz 1 int4 "
+    "1 "
+    "uint4 1 token 0 int2 1 uint2 1 float8_e4m3 1 float8_e3m4 1 float8_e8m0fnu 1 float4_e2m1fn 1";
 
 struct Array {
   std::string text;  // such as float32[3,64]
@@ -81,10 +56,11 @@ Array read_array(std::istream& head) {
   Array array;
   head >> array.text;
   const std::string name = array.text.substr(0, array.text.find('['));
-  const auto* known =
-      std::find_if(std::begin(kTypes), std::end(kTypes), [&](const Type& each) { return name == each.name; });
-  require(known != std::end(kTypes), "this host knows no type " + name);
-  array.type = known->type, array.bytes = known->bytes;
+  std::istringstream types(kTypes);
+  std::string known;
+  for (int type = 1; known != name && types >> known >> array.bytes; ++type)
+    array.type = static_cast<PJRT_Buffer_Type>(type);
+  require(known == name, "this host knows no type " + name);
   std::istringstream sizes(array.text.substr(std::min(name.size() + 1, array.text.size())));
   for (int64_t size = 0; sizes >> size; sizes.ignore()) {
     const bool is_too_large = __builtin_mul_overflow(array.bytes, size, &array.bytes) || array.bytes >> 40;
