@@ -78,11 +78,11 @@ def onnx_operators() -> str:
     return "\n".join(["| domain | operators |", "|---|---|", *(f"| {k} | {', '.join(v)} |" for k, v in by_domain.items())])
 
 
-def cross_reference(page: str) -> str:
-    """cross_reference.md, with what `jquant.onnx.export` writes in the last column of its table of names."""
+def with_written_nodes(page: str) -> str:
+    """operators.md, with what `jquant.onnx.export` writes in the last column of its table of names."""
     importlib.import_module("jquant.onnx.exporter")
     nodes = importlib.import_module("jquant.onnx.writing.table").nodes
-    title = "## Names\n"
+    title = "\n## Names elsewhere\n"
     before, rest = page.split(title)
     section, heading, after = rest.partition("\n## ")
 
@@ -92,9 +92,9 @@ def cross_reference(page: str) -> str:
             for operator in re.findall(r"`(\w+)`", match[2])
             for domain, name in nodes(operator)
         }
-        return f"{match[1]}{', '.join(names) or 'the formula'} |"
+        return f"{match[1]}{', '.join(names) or '—'} |"
 
-    pattern = re.compile(r"^((\| `[^|]*)(?:\|[^|\n]*){4}\| )([^|\n]*) \|$", re.MULTILINE)
+    pattern = re.compile(r"^((\| `[^|]*)(?:\|[^|\n]*){2}\| )([^|\n]*) \|$", re.MULTILINE)
     return before + title + pattern.sub(row, section) + heading + after
 
 
@@ -208,7 +208,7 @@ def on_page_markdown(markdown, page, **_):
     if page.file.src_uri == "operators.md":
         markdown = overview()
     # Links to files that are not on the site become text.
-    markdown = re.sub(r"\[([^\]]*)\]\((?:\.\./(?!\w+\.md)|examples/|\.\./README)[^)]*\)", r"\1", markdown)
+    markdown = re.sub(r"\[([^\]]*)\]\((?:\.\./(?!\w+\.md)|examples/|\.\./README|\.\./CONTRIBUTING)[^)]*\)", r"\1", markdown)
     # Sessions are marked as such, and lose what is only for doctest.
     markdown = re.sub(r"^```python\n(?=>>> )", "```pycon\n", markdown, flags=re.MULTILINE)
     markdown = re.sub(r"^<BLANKLINE>$|  # doctest: .*$", "", markdown, flags=re.MULTILINE)
@@ -216,9 +216,8 @@ def on_page_markdown(markdown, page, **_):
     return re.sub(r"^(!\[[^\]]*\]\((\w+\.png)\))$", r"[\1](\2)", markdown, flags=re.MULTILINE)
 
 
-if __name__ == "__main__":  # writes the tables of operators into onnx.md and cross_reference.md
-    document = Path(__file__).with_name("cross_reference.md")
-    document.write_text(cross_reference(document.read_text()))
+if __name__ == "__main__":  # writes the tables of operators into onnx.md and operators.md
+    Path(__file__).with_name("operators.md").write_text(with_written_nodes(_DOCUMENT))
     page = Path(__file__).with_name("onnx.md")
     before, _, after = re.split("(?<=<!-- operators -->\n)(.*?)(?=<!-- /operators -->)", page.read_text(), flags=re.DOTALL)
     page.write_text(f"{before}\n{onnx_operators()}\n\n{after}")

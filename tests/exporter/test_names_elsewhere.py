@@ -1,9 +1,9 @@
-"""The nodes in `docs/cross_reference.md` are those in the tables of converters and writers."""
+"""The nodes in the table "Names elsewhere" of `docs/operators.md` are those in the tables of converters and writers."""
 
 import re
 
 import pytest
-from support.documents import DOCS, OPERATORS, cross_reference, generated_pages
+from support.documents import DOCS, NAMES, OPERATORS, generated_pages, table_of_operators
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 
@@ -13,7 +13,7 @@ from jquant.onnx.graphs.graph import DEFAULT_DOMAIN  # noqa: E402
 from jquant.onnx.running import recorded_nodes, registry  # noqa: E402
 from jquant.onnx.writing import table  # noqa: E402  # fills the table of writers
 
-PAGE = (DOCS / "cross_reference.md").read_text()
+PAGE = (DOCS / "operators.md").read_text()
 
 NODES = {node: operator for operator in OPERATORS for node in registry.counterparts(operator)}
 
@@ -21,9 +21,9 @@ NODES = {node: operator for operator in OPERATORS for node in registry.counterpa
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_counterparts(operator):
     """The cell names the counterparts of an operator, and no other node; onnxruntime's in italics."""
-    _, cell, *_ = cross_reference("Names")[operator]
+    _, cell, *_ = table_of_operators(*NAMES)[operator]
     named, read = {node for node in NODES if re.search(rf"\b{node[1]}\b", cell)}, set(registry.counterparts(operator))
-    row = f'{operator}: its row in the table "Names" of docs/cross_reference.md'
+    row = f'{operator}: its row in the table "Names elsewhere" of docs/operators.md'
     assert not read - named, f"{row} does not name {read - named}, which jquant/onnx/nodes registers as counterparts"
     assert not named - read, f"{row} names {named - read}, which jquant/onnx/nodes does not register as counterparts"
     for domain, name in named:
@@ -40,8 +40,8 @@ def test_counterparts_are_operators():
 
 def test_written_nodes():
     """`python docs/generated_pages.py` writes the last column."""
-    stale = "the last column of docs/cross_reference.md is stale; `python docs/generated_pages.py` writes it"
-    assert generated_pages.cross_reference(PAGE) == PAGE, stale
+    stale = "the last column of the names in docs/operators.md is stale; `python docs/generated_pages.py` writes it"
+    assert generated_pages.with_written_nodes(PAGE) == PAGE, stale
     assert "| QuantizeLinear |\n" in PAGE
 
 
