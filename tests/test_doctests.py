@@ -1,4 +1,4 @@
-"""The examples in the docstrings, in the README, in CONTRIBUTING.md and in two pages run, and print what is written there."""
+"""The examples in docstrings, README, CONTRIBUTING.md and two pages run, and print what is written there."""
 
 import doctest
 import importlib

@@ -1,5 +1,6 @@
 """The pages of the documentation: their code runs, generated pages are complete, and tables name every operator."""
 
+import importlib
 import inspect
 import pydoc
 import re
@@ -10,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.documents import DOCS, NAMES, OPERATORS, PACKAGE, ROOT, generated_pages, run_document, table_of_operators
+from support.documents import DOCS, OPERATORS, PACKAGE, ROOT, generated_pages, run_document
 from support.sampling import one_in
 
 import jquant
@@ -136,19 +137,16 @@ def test_figure_of_the_architecture(tmp_path):
     assert (tmp_path / "architecture.png").exists()
 
 
-def test_names_elsewhere():
-    """The rows have the names that the docstrings refer to."""
-    row = 'row in the table "Names elsewhere" of docs/operators.md'
-    for operator, (directml, *others) in table_of_operators(*NAMES).items():
-        references = getattr(jquant, operator).__doc__.partition("References:")[2]
-        documents = set(re.findall(r"DML_(\w+)_OPERATOR_DESC", references))
-        named = set(directml.split(", ")) - {"—"}
-        assert named <= documents, f"{operator} has {named - documents} in its {row}, which its docstring does not refer to"
-        assert named or not documents, f"{operator} refers to DirectML's {documents}, which its {row} does not name"
-        referred = re.findall(r"(?:com\.microsoft\.|tf\.raw_ops\.|ONNX,\s+`)(\w+)", references)
-        written = {word for cell in others for word in re.findall(r"\w+", cell)}
-        absent = [name for name in referred if name.removesuffix("Grad") not in written]
-        assert not absent, f"{operator} refers to {', '.join(absent)}, which its {row} does not name"
+@pytest.mark.parametrize("name", OPERATORS)
+def test_references(name):
+    """The docstring refers to the document that errors name, and the overview has it."""
+    operator = vars(importlib.import_module(getattr(jquant, name).__module__)).get("_OPERATOR")
+    document = getattr(operator, "document", "") if operator == name else ""
+    named = generated_pages.elsewhere(name)
+    assert document.removeprefix("DML_") in {"", *(called for _, called in named)}
+    references = getattr(jquant, name).__doc__.partition("References:")[2]
+    referred = re.findall(r"(?:com\.microsoft\.|tf\.raw_ops\.|ONNX,\s+`)(\w+)(?<!Grad)`", references)
+    assert [called for specification, called in named if specification != "DirectML"] == referred
 
 
 @pytest.mark.parametrize("module", [jquant, jquant.calibration, jquant.transform], ids=lambda module: module.__name__)
@@ -162,7 +160,6 @@ def test_help_lists_what_is_public(module):
         assert f"\n    {name}(" in text
 
 
-CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 COMMANDS = [
     r"pip install \.",
     r"pip install \./native",
@@ -182,7 +179,8 @@ def blocks(page: Path, language: str) -> list[str]:
 def test_commands():
     """The gate runs every line of a shell block, except the benchmark; the extras and files that they name exist."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    for line in "".join(block for page in (*DOCS.glob("*.md"), CONTRIBUTING) for block in blocks(page, "(?:ba)?sh")).splitlines():
+    pages = (*DOCS.glob("*.md"), ROOT / "CONTRIBUTING.md")
+    for line in "".join(block for page in pages for block in blocks(page, "(?:ba)?sh")).splitlines():
         (match,) = filter(None, (re.fullmatch(pattern, line) for pattern in COMMANDS))
         assert match.groupdict().get("extra") in {None, *extras}
         assert all((ROOT / path).exists() for path in (match.groupdict().get("paths") or "").split())

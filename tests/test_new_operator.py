@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from misuse import calls, public_functions
-from support.documents import NAMES, PACKAGE, ROOT, ROUNDINGS, generated_pages, table_of_operators
+from support.documents import PACKAGE, ROOT, generated_pages, roundings
 
 import jquant
 from jquant.cases import CASES
@@ -61,7 +61,7 @@ def with_derivatives() -> set[str]:
 
 def compared() -> set[str]:
     """Those that have no counterpart elsewhere, and those that tests of conformance compare with it."""
-    alone = {name for name, (*cells, _) in table_of_operators(*NAMES).items() if {*cells} == {"—"}}
+    alone = {name for name in OPERATORS if not generated_pages.elsewhere(name)}
     return alone | words("conformance", "importer")
 
 
@@ -93,15 +93,10 @@ PLACES: dict[str, Place] = {
     "misuse": (lambda: {call.name for call in calls()}, "has no call in a module of tests/misuse"),
     "conformance": (
         compared,
-        "is compared with no counterpart in tests/conformance or tests/importer, nor has a row of dashes in the table "
-        '"Names elsewhere" of docs/operators.md',
+        "is compared with no counterpart in tests/conformance or tests/importer, which the references of its docstring name",
     ),
     "section": (with_sections, "has no section in docs/operators.md"),
-    "names": (lambda: table_of_operators(*NAMES), 'has no row in the table "Names elsewhere" of docs/operators.md'),
-    "rounding": (
-        lambda: table_of_operators(*ROUNDINGS),
-        'has no row in the table "How they round" of docs/exactness.md',
-    ),
+    "rounding": (roundings, 'has no row in the table "How they round" of docs/exactness.md'),
     "changelog": (in_changelog, "is not in CHANGELOG.md"),
 }
 
@@ -114,7 +109,7 @@ def test_place(place):
     require_none(missing)
 
 
-@pytest.mark.parametrize("place", ["cases", "section", "names", "rounding"])
+@pytest.mark.parametrize("place", ["cases", "section", "rounding"])
 def test_place_has_nothing_else(place):
     found, lack = PLACES[place]
     has = lack.replace("has no", "has a")
