@@ -16,7 +16,7 @@ from support.sampling import one_in
 import jquant
 
 # The code of operators.md runs in its generated pages, the other pages in test_doctests.py, test_recipes.py and models.
-ELSEWHERE = {"operators.md", "scaling.md", "calibration.md", "recipes.md", "models.md"}
+ELSEWHERE = {"operators.md", "mesh.md", "calibration.md", "recipes.md", "models.md"}
 PAGES = [path.name for path in DOCS.glob("*.md") if path.name not in ELSEWHERE and "```python" in path.read_text()]
 WRITTEN = {
     "tutorial.md": {"model.safetensors"},
