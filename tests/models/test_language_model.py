@@ -192,4 +192,4 @@ def test_wrong_arguments(arguments, message, monkeypatch, capsys):
 
 
 def test_document():
-    run_document("docs/models.md", "A language model of 4 bits, which writes text")
+    run_document("docs/language_models.md", "A language model of 4 bits, which writes text")

@@ -95,4 +95,4 @@ def test_functions_of_jax(sessions):
 
 def test_document():
     need_exact_products(np.uint8, np.int8)
-    run_document("docs/models.md", "Its decoder, which writes titles")
+    run_document("docs/evidence.md", "Its decoder, which writes titles")

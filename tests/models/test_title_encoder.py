@@ -146,4 +146,4 @@ def test_functions_of_jax(run):
 @pytest.mark.gate
 def test_document():
     need_exact_products(np.uint8, np.int8)
-    run_document("docs/models.md", "A language model's encoder")
+    run_document("docs/evidence.md", "A language model's encoder")

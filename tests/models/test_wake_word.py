@@ -123,4 +123,4 @@ def test_many_steps_at_once():
 
 
 def test_document():
-    run_document("docs/models.md", "Wake words")
+    run_document("docs/evidence.md", "Wake words")
