@@ -84,24 +84,25 @@ def onnx_operators() -> str:
     return "\n".join(["| domain | operators |", "|---|---|", *(f"| {k} | {', '.join(v)} |" for k, v in by_domain.items())])
 
 
-def cross_reference(page: str) -> str:
-    """cross_reference.md, with what `jquant.onnx.export` writes in the last column of its table of names."""
+def elsewhere(name: str) -> list[tuple[str, str]]:
+    """What an operator is called, by the references of its docstring: the specification, and the name there."""
+    references = getattr(jquant, name).__doc__.partition("References:")[2]
+    pattern = (
+        r"(DirectML,|and)\s+`DML_(\w+)_OPERATOR_DESC`|(ONNX),\s+`(\w+)`|(onnxruntime),\s+`com\.microsoft\.(\w+)`|"
+        r"(TensorFlow,|,)\s+`tf\.raw_ops\.(\w+)`"
+    )
+    found = []
+    for match in re.finditer(pattern, references):
+        specification, called = (group for group in match.groups() if group)
+        found.append(({"and": "DirectML", ",": "TensorFlow"}.get(specification, specification.rstrip(",")), called))
+    return found
+
+
+def written_operators() -> str:
+    """The list that operators.md has between its markers: what `jquant.onnx.export` writes as a node that says the same."""
     importlib.import_module("jquant.onnx.exporter")
     nodes = importlib.import_module("jquant.onnx.writing.table").nodes
-    title = "## Names\n"
-    before, rest = page.split(title)
-    section, heading, after = rest.partition("\n## ")
-
-    def row(match: re.Match[str]) -> str:
-        names = {
-            f"*{name}*" if domain else name: None
-            for operator in re.findall(r"`(\w+)`", match[2])
-            for domain, name in nodes(operator)
-        }
-        return f"{match[1]}{', '.join(names) or 'the formula'} |"
-
-    pattern = re.compile(r"^((\| `[^|]*)(?:\|[^|\n]*){4}\| )([^|\n]*) \|$", re.MULTILINE)
-    return before + title + pattern.sub(row, section) + heading + after
+    return ", ".join(f"`{name}`" for _, texts in sections() for name in texts if nodes(name))
 
 
 def _callables(module: ModuleType) -> list[str]:
@@ -125,12 +126,13 @@ def overview() -> str:
     """operators.md with a table of links in place of the sections that are pages."""
 
     def row(name: str) -> str:
-        return f"| [`{name}`](operators/{name}.md) | {getattr(jquant, name).__doc__.splitlines()[0]} |\n"
+        named = ", ".join(f"{specification}'s {called}" for specification, called in elsewhere(name))
+        return f"| [`{name}`](operators/{name}.md) | {getattr(jquant, name).__doc__.splitlines()[0]} | {named} |\n"
 
     text = _DOCUMENT
     for family, (_, texts) in zip(_FAMILIES, sections(), strict=True):
         if texts:
-            table = "| operator | what it does |\n|---|---|\n" + "".join(map(row, texts))
+            table = "| operator | what it does | elsewhere |\n|---|---|---|\n" + "".join(map(row, texts))
             text = text.replace(family, family[: family.index("### ")] + table + "\n")
     return text
 
@@ -215,7 +217,7 @@ def on_page_markdown(markdown, page, **_):
     if page.file.src_uri == "operators.md":
         markdown = overview()
     # Links to files that are not on the site become text.
-    markdown = re.sub(r"\[([^\]]*)\]\((?:\.\./(?!\w+\.md)|examples/|\.\./README)[^)]*\)", r"\1", markdown)
+    markdown = re.sub(r"\[([^\]]*)\]\((?:\.\./(?!\w+\.md)|examples/|\.\./README|\.\./CONTRIBUTING)[^)]*\)", r"\1", markdown)
     # Sessions are marked as such, and lose what is only for doctest.
     markdown = re.sub(r"^```python\n(?=>>> )", "```pycon\n", markdown, flags=re.MULTILINE)
     markdown = re.sub(r"^<BLANKLINE>$|  # doctest: .*$", "", markdown, flags=re.MULTILINE)
@@ -223,9 +225,13 @@ def on_page_markdown(markdown, page, **_):
     return re.sub(r"^(!\[[^\]]*\]\((\w+\.png)\))$", r"[\1](\2)", markdown, flags=re.MULTILINE)
 
 
-if __name__ == "__main__":  # writes the tables of operators into onnx.md and cross_reference.md
-    document = Path(__file__).with_name("cross_reference.md")
-    document.write_text(cross_reference(document.read_text()))
-    page = Path(__file__).with_name("onnx.md")
-    before, _, after = re.split("(?<=<!-- operators -->\n)(.*?)(?=<!-- /operators -->)", page.read_text(), flags=re.DOTALL)
-    page.write_text(f"{before}\n{onnx_operators()}\n\n{after}")
+def with_list(page: str, marker: str, text: str) -> str:
+    """A page with another list between its markers."""
+    before, _, after = re.split(f"(?<=<!-- {marker} -->\n)(.*?)(?=<!-- /{marker} -->)", page, flags=re.DOTALL)
+    return f"{before}\n{text}\n\n{after}"
+
+
+if __name__ == "__main__":  # writes the lists of operators into onnx.md and operators.md
+    for name, marker, text in (("onnx", "operators", onnx_operators()), ("operators", "written", written_operators())):
+        page = Path(__file__).with_name(f"{name}.md")
+        page.write_text(with_list(page.read_text(), marker, text))

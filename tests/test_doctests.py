@@ -1,4 +1,4 @@
-"""The examples in the docstrings, in the README and in two pages run, and print what is written there."""
+"""The examples in docstrings, README, CONTRIBUTING.md and two pages run, and print what is written there."""
 
 import doctest
 import importlib
@@ -21,8 +21,9 @@ def test_docstrings(name):
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
-def test_readme():
-    run_document("README.md")
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_files(name):
+    run_document(name)
 
 
 @pytest.mark.gate

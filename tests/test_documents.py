@@ -1,5 +1,6 @@
 """The pages of the documentation: their code runs, generated pages are complete, and tables name every operator."""
 
+import importlib
 import inspect
 import pydoc
 import re
@@ -10,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.documents import DOCS, OPERATORS, PACKAGE, ROOT, cross_reference, generated_pages, run_document
+from support.documents import DOCS, OPERATORS, PACKAGE, ROOT, generated_pages, run_document
 from support.sampling import one_in
 
 import jquant
@@ -20,19 +21,17 @@ ELSEWHERE = {"operators.md", "mesh.md", "calibration.md", "recipes.md", "languag
 PAGES = [path.name for path in DOCS.glob("*.md") if path.name not in ELSEWHERE and "```python" in path.read_text()]
 WRITTEN = {
     "tutorial.md": {"model.safetensors"},
-    "off_by_one.md": {"off_by_one.png"},
     "checkpoints.md": {"float", "fp8", "model", "model.gguf"},
 }
 REQUIRES = {  # packages, and the extra that installs each
     "tutorial.md": {"sklearn": "examples"},
-    "off_by_one.md": {"matplotlib": "examples"},
     "onnx.md": {"onnx": "onnx"},
     "onnx_export.md": {"onnx": "onnx"},
     "checkpoints.md": {"gguf": "checkpoints", "safetensors": "recipes"},
 }
 
 OPERATOR_PAGES = generated_pages.pages()
-SHORT = "kernels.md", "transformations.md", "performance.md", "add_an_operator.md"
+SHORT = "architecture.md", "operator_costs.md"
 
 
 @pytest.mark.parametrize(
@@ -72,9 +71,11 @@ def test_operator_page(name, tmp_path):
             assert f"| {row.name} | {row.kind.lower()} | {ranks} | {shape} | {types} |" in table
 
 
-def test_overview():
-    """Of every operator, with a link to its page."""
+def test_overview(tmp_path):
+    """Of every operator, with a link to its page; its own examples run."""
     overview = generated_pages.overview()
+    (tmp_path / "page.md").write_text(overview)
+    run_document(str(tmp_path / "page.md"))
     assert [name for name in OPERATORS if f"[`{name}`](operators/{name}.md)" in overview] == OPERATORS
     assert "\n### " not in overview
     types = {name for name in dir(jquant) if name[0].isupper()}
@@ -148,7 +149,7 @@ def test_layers():
 @pytest.mark.parametrize("folder", ["onnx", "transform"])
 def test_maps(folder: str):
     """The map of a folder names everything at its own level, which is at most 20 entries, and nothing that is not there."""
-    root, page = PACKAGE / folder, (DOCS / f"inside_{folder}.md").read_text()
+    root, page = PACKAGE / folder, (DOCS / "inside.md").read_text().split(f"\n## {folder}\n")[1].split("\n## ")[0]
     entries = {path.name for path in root.iterdir() if path.name not in ("__init__.py", "__pycache__")}
     named = set(re.findall(r"`([\w/*]+(?:\.py|/))`", page))
     assert len(entries) < 20
@@ -167,19 +168,16 @@ def test_figure_of_the_architecture(tmp_path):
     assert (tmp_path / "architecture.png").exists()
 
 
-def test_cross_reference():
-    """The rows have the names that the docstrings refer to."""
-    row = 'row in the table "Names" of docs/cross_reference.md'
-    for operator, (directml, *others) in cross_reference("Names").items():
-        references = getattr(jquant, operator).__doc__.partition("References:")[2]
-        documents = set(re.findall(r"DML_(\w+)_OPERATOR_DESC", references))
-        named = set(directml.split(", ")) - {"—"}
-        assert named <= documents, f"{operator} has {named - documents} in its {row}, which its docstring does not refer to"
-        assert named or not documents, f"{operator} refers to DirectML's {documents}, which its {row} does not name"
-        referred = re.findall(r"(?:com\.microsoft\.|tf\.raw_ops\.|ONNX,\s+`)(\w+)", references)
-        written = {word for cell in others for word in re.findall(r"\w+", cell)}
-        absent = [name for name in referred if name.removesuffix("Grad") not in written]
-        assert not absent, f"{operator} refers to {', '.join(absent)}, which its {row} does not name"
+@pytest.mark.parametrize("name", OPERATORS)
+def test_references(name):
+    """The docstring refers to the document that errors name, and the overview has it."""
+    operator = vars(importlib.import_module(getattr(jquant, name).__module__)).get("_OPERATOR")
+    document = getattr(operator, "document", "") if operator == name else ""
+    named = generated_pages.elsewhere(name)
+    assert document.removeprefix("DML_") in {"", *(called for _, called in named)}
+    references = getattr(jquant, name).__doc__.partition("References:")[2]
+    referred = re.findall(r"(?:com\.microsoft\.|tf\.raw_ops\.|ONNX,\s+`)(\w+)(?<!Grad)`", references)
+    assert [called for specification, called in named if specification != "DirectML"] == referred
 
 
 @pytest.mark.parametrize("module", [jquant, jquant.calibration, jquant.transform], ids=lambda module: module.__name__)
@@ -197,7 +195,10 @@ COMMANDS = [
     r"pip install \.",
     r"pip install \./native",
     r"python -m jquant",  # test_main.py
-    r"python -m pytest (?:--full -k \w+ )?(?P<paths>.+)",
+    r"python -m pytest (?:--full -k \w+ )?(?P<paths>tests.*)",
+    r"python -m pytest -n 2",
+    r'python3 -m venv \.venv && \. \.venv/bin/activate && pip install -e "\.\[(?P<extra>\w+)\]" && pre-commit install',
+    r"\.ci/run",
     r'pip install "jax\[tpu\]" && JAX_PLATFORMS=cpu python -m benchmarks\.collectives .+',  # compiles for minutes: by hand
 ]
 
@@ -209,7 +210,8 @@ def blocks(page: Path, language: str) -> list[str]:
 def test_commands():
     """The gate runs every line of a shell block, except the benchmark; the extras and files that they name exist."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    for line in "".join(block for page in DOCS.glob("*.md") for block in blocks(page, "(?:ba)?sh")).splitlines():
+    pages = (*DOCS.glob("*.md"), ROOT / "CONTRIBUTING.md")
+    for line in "".join(block for page in pages for block in blocks(page, "(?:ba)?sh")).splitlines():
         (match,) = filter(None, (re.fullmatch(pattern, line) for pattern in COMMANDS))
         assert match.groupdict().get("extra") in {None, *extras}
         assert all((ROOT / path).exists() for path in (match.groupdict().get("paths") or "").split())

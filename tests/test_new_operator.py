@@ -1,4 +1,4 @@
-"""Every operator is in each of the places that `docs/add_an_operator.md` names; what is missing is said in a sentence.
+"""Every operator is in each of the places that `CONTRIBUTING.md` names; what is missing is said in a sentence.
 
 An operator is a function that a module of `jquant/operators` defines. Its tests do their part only once these find nothing.
 """
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from misuse import calls, public_functions
-from support.documents import PACKAGE, ROOT, cross_reference, generated_pages
+from support.documents import PACKAGE, ROOT, generated_pages, roundings
 
 import jquant
 from jquant.cases import CASES
@@ -55,13 +55,13 @@ def with_float_results() -> set[str]:
 
 
 def with_derivatives() -> set[str]:
-    table = (ROOT / "docs/transformations.md").read_text().split("Every operator supports ")[1].split("\n\n")[1]
+    table = (ROOT / "docs/operators.md").read_text().split("Every operator supports ")[1].split("\n\n")[1]
     return {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
 
 
 def compared() -> set[str]:
     """Those that have no counterpart elsewhere, and those that tests of conformance compare with it."""
-    alone = {name for name, (*cells, _) in cross_reference("Names").items() if {*cells} == {"—"}}
+    alone = {name for name in OPERATORS if not generated_pages.elsewhere(name)}
     return alone | words("conformance", "importer")
 
 
@@ -93,15 +93,10 @@ PLACES: dict[str, Place] = {
     "misuse": (lambda: {call.name for call in calls()}, "has no call in a module of tests/misuse"),
     "conformance": (
         compared,
-        "is compared with no counterpart in tests/conformance or tests/importer, nor has a row of dashes in the table "
-        '"Names" of docs/cross_reference.md',
+        "is compared with no counterpart in tests/conformance or tests/importer, which the references of its docstring name",
     ),
     "section": (with_sections, "has no section in docs/operators.md"),
-    "names": (lambda: cross_reference("Names"), 'has no row in the table "Names" of docs/cross_reference.md'),
-    "rounding": (
-        lambda: cross_reference("How they round"),
-        'has no row in the table "How they round" of docs/cross_reference.md',
-    ),
+    "rounding": (roundings, 'has no row in the table "How they round" of docs/exactness.md'),
     "changelog": (in_changelog, "is not in CHANGELOG.md"),
 }
 
@@ -114,7 +109,7 @@ def test_place(place):
     require_none(missing)
 
 
-@pytest.mark.parametrize("place", ["cases", "section", "names", "rounding"])
+@pytest.mark.parametrize("place", ["cases", "section", "rounding"])
 def test_place_has_nothing_else(place):
     found, lack = PLACES[place]
     has = lack.replace("has no", "has a")
@@ -124,7 +119,7 @@ def test_place_has_nothing_else(place):
 
 def test_derivatives():
     """Results that are integers have derivative 0; the others are described."""
-    table = "the table of derivatives in docs/transformations.md"
+    table = "the table of derivatives in docs/operators.md"
     described, floats = with_derivatives(), with_float_results()
     missing = [f"{name} has float results, but no row in {table}" for name in sorted(floats - described)]
     others = [f"{name} has no float results, but a row in {table}" for name in sorted(described - floats)]

@@ -1,7 +1,8 @@
 """What `dir` shows of each public package: exactly its public names, all of which are documented.
 
 An operator can neither vanish nor appear unnoticed: those that are public have a section in `docs/operators.md`, and
-`test_new_operator.py` compares these, the rows of `docs/cross_reference.md` and the cases with `jquant/operators`.
+`test_new_operator.py` compares these, the rows of the roundings in `docs/exactness.md` and the cases with
+`jquant/operators`.
 """
 
 import importlib

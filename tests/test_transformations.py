@@ -212,8 +212,8 @@ class TestDerivatives:
 
 
 def test_the_page():
-    """`docs/transformations.md` names the transformations that are tested here."""
-    text = pathlib.Path(__file__).parents[1].joinpath("docs/transformations.md").read_text()
+    """`docs/operators.md` names the transformations that are tested here."""
+    text = pathlib.Path(__file__).parents[1].joinpath("docs/operators.md").read_text()
     (transformations,) = re.findall(r"^Every operator supports (.*?)\n\n", text, re.MULTILINE | re.DOTALL)
     named = set(re.findall(r"`(\w+)`", transformations)) | {"derivative", "mesh"}
     assert named - {"export"} == {name.removeprefix("test_") for name in globals() if name.startswith("test_")} - {

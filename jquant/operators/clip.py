@@ -96,7 +96,8 @@ def clip(
       Array([0., 2., 6.], dtype=float32)
 
     References:
-      DirectML, `DML_ELEMENT_WISE_CLIP_OPERATOR_DESC`, `DML_ELEMENT_WISE_CLIP_GRAD_OPERATOR_DESC`.
+      DirectML, `DML_ELEMENT_WISE_CLIP_OPERATOR_DESC`; its derivative is `DML_ELEMENT_WISE_CLIP_GRAD_OPERATOR_DESC`.
+      ONNX, `Clip`, which is max where min > max.
     """
     call = Call(_DESCRIPTOR, feature_level)
     input = call.tensor("InputTensor", input)

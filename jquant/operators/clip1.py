@@ -74,7 +74,7 @@ def clip1(
       Array([       0, 16777217, 16777217], dtype=int32)
 
     References:
-      DirectML, `DML_ELEMENT_WISE_CLIP1_OPERATOR_DESC`.
+      DirectML, `DML_ELEMENT_WISE_CLIP1_OPERATOR_DESC`. ONNX, `Clip`, which is max where min > max.
     """
     call = Call(_DESCRIPTOR, feature_level)
     input = call.tensor("InputTensor", input)

@@ -105,7 +105,8 @@ def quantized_linear_add(
       Array([-71,   4, 127], dtype=int8)
 
     References:
-      DirectML, `DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD_OPERATOR_DESC`.
+      DirectML, `DML_ELEMENT_WISE_QUANTIZED_LINEAR_ADD_OPERATOR_DESC`. onnxruntime, `com.microsoft.QLinearAdd`, whose kernels
+      round otherwise.
     """
     call = Call(_DESCRIPTOR, feature_level)
     one = call.quantized("A", a, a_scale, a_zero_point)

@@ -37,12 +37,12 @@ def run_document(name: str, section: str | None = None) -> None:
     assert blocks
 
 
-def cross_reference(title: str) -> dict[str, list[str]]:
-    """The cells of a table's rows in cross_reference.md, by the operators in the first cell of each row."""
-    section = (DOCS / "cross_reference.md").read_text().split(f"## {title}\n")[1].split("\n## ")[0]
+def roundings() -> dict[str, list[str]]:
+    """The cells of the table "How they round" of exactness.md, by the operators in the first cell of each row."""
+    section = (DOCS / "exactness.md").read_text().split("\n## How they round\n")[1].split("\n## ")[0]
     lines = (line for line in section.splitlines() if line.startswith("| `"))
     rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
     named = [(name, cells) for first, *cells in rows for name in re.findall(r"`(\w+)`", first)]
     twice = sorted({name for name, _ in named if [other for other, _ in named].count(name) > 1})
-    assert not twice, f"{', '.join(twice)}: more than one row in the table {title!r} of docs/cross_reference.md"
+    assert not twice, f'{", ".join(twice)}: more than one row in the table "How they round" of docs/exactness.md'
     return dict(named)

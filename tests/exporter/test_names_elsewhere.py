@@ -1,34 +1,30 @@
-"""The nodes in `docs/cross_reference.md` are those in the tables of converters and writers."""
+"""The nodes that docstrings and `docs/operators.md` name are those in the tables of converters and writers."""
 
 import re
 
 import pytest
-from support.documents import DOCS, OPERATORS, cross_reference, generated_pages
+from support.documents import DOCS, OPERATORS, generated_pages
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 
 import jquant.onnx  # noqa: E402, F401  # fills the table of converters
 from jquant.onnx import exporter as export  # noqa: E402, F401  # fills the table of writers
-from jquant.onnx.graphs.graph import DEFAULT_DOMAIN  # noqa: E402
+from jquant.onnx.graphs.graph import DEFAULT_DOMAIN, MICROSOFT  # noqa: E402
 from jquant.onnx.running import recorded_nodes, registry  # noqa: E402
 from jquant.onnx.writing import table  # noqa: E402  # fills the table of writers
-
-PAGE = (DOCS / "cross_reference.md").read_text()
 
 NODES = {node: operator for operator in OPERATORS for node in registry.counterparts(operator)}
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_counterparts(operator):
-    """The cell names the counterparts of an operator, and no other node; onnxruntime's in italics."""
-    _, cell, *_ = cross_reference("Names")[operator]
-    named, read = {node for node in NODES if re.search(rf"\b{node[1]}\b", cell)}, set(registry.counterparts(operator))
-    row = f'{operator}: its row in the table "Names" of docs/cross_reference.md'
-    assert not read - named, f"{row} does not name {read - named}, which jquant/onnx/nodes registers as counterparts"
-    assert not named - read, f"{row} names {named - read}, which jquant/onnx/nodes does not register as counterparts"
-    for domain, name in named:
-        is_other = domain != DEFAULT_DOMAIN
-        assert bool(re.search(rf"\*{name}\b", cell)) == is_other, f"{row} has {name} {'not ' * is_other}in italics"
+    """The references of a docstring name the counterparts of the operator, and no other node, with the domain of each."""
+    domains = {"ONNX": DEFAULT_DOMAIN, "onnxruntime": MICROSOFT}
+    named = {(domains[each], name) for each, name in generated_pages.elsewhere(operator) if each in domains}
+    read = set(registry.counterparts(operator))
+    row = f"{operator}: its docstring's references"
+    assert not read - named, f"{row} do not name {read - named}, which jquant/onnx/nodes registers as counterparts"
+    assert not named - read, f"{row} name {named - read}, which jquant/onnx/nodes does not register as counterparts"
 
 
 def test_counterparts_are_operators():
@@ -39,10 +35,10 @@ def test_counterparts_are_operators():
 
 
 def test_written_nodes():
-    """`python docs/generated_pages.py` writes the last column."""
-    stale = "the last column of docs/cross_reference.md is stale; `python docs/generated_pages.py` writes it"
-    assert generated_pages.cross_reference(PAGE) == PAGE, stale
-    assert "| QuantizeLinear |\n" in PAGE
+    """`python docs/generated_pages.py` writes the list."""
+    page = (DOCS / "operators.md").read_text()
+    stale = "the list in docs/operators.md of what is written as a node is stale; `python docs/generated_pages.py` writes it"
+    assert generated_pages.with_list(page, "written", generated_pages.written_operators()) == page, stale
 
 
 def test_writers():
