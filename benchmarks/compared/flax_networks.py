@@ -30,7 +30,7 @@ from jquant import transform
 def decibels_and_top(expected: np.ndarray, actual: np.ndarray) -> str:
     if np.array_equal(expected, actual):
         return "equal"
-    return f"{decibels(expected, actual):.1f} dB, {same_top(expected, actual)}"
+    return f"{decibels(expected, actual):.1f}, {same_top(expected, actual)}"
 
 
 class FloatNetwork(NamedTuple):

@@ -1,5 +1,7 @@
 """An image through MobileNetV3-Large in float32, with random weights, which the contestants quantize."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -20,7 +22,7 @@ class MobileNetV3(nn.Module):
     def __call__(self, images: jax.Array) -> jax.Array:
         def convolution(x: jax.Array, channels: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> jax.Array:
             options = {"padding": kernel // 2, "feature_group_count": groups}
-            return nn.Conv(channels, (kernel, kernel), stride, kernel_init=nn.initializers.he_normal(), **options)(x)
+            return nn.Conv(channels, (kernel, kernel), stride, **options)(x)
 
         def pooled(x: jax.Array) -> jax.Array:
             return x.mean((1, 2), keepdims=True)
@@ -39,6 +41,17 @@ class MobileNetV3(nn.Module):
         return nn.Dense(CLASSES)(nn.hard_swish(nn.Dense(1_280)(x)))
 
 
+def random_variables(model: nn.Module, image: np.ndarray) -> Any:
+    """Filters that keep the variance of what a ReLU leaves, and biases of 0.1."""
+    rng = np.random.default_rng(0)
+
+    def draw(like: jax.ShapeDtypeStruct) -> np.ndarray:
+        spread = 0.1 if len(like.shape) == 1 else np.sqrt(2 / np.prod(like.shape[:-1]))
+        return np.float32(spread) * rng.standard_normal(like.shape, np.float32)
+
+    return jax.tree.map(draw, jax.eval_shape(model.init, jax.random.key(0), image))
+
+
 def images(count: int) -> list[np.ndarray]:
     """Random colours in 7 x 7 fields, smoothed, and noise."""
     fields, noise = jax.random.split(jax.random.key(0))
@@ -49,6 +62,6 @@ def images(count: int) -> list[np.ndarray]:
 
 def workload() -> Workload:
     model, every = MobileNetV3(), images(CALIBRATING + JUDGED)
-    params = jax.jit(model.init)(jax.random.key(0), every[0])
+    params = random_variables(model, every[0])
     network = FloatNetwork(model, params, every[CALIBRATING:], every[:CALIBRATING])
     return Workload("an image through MobileNetV3-Large", f"decibels, same class of {JUDGED} images", network.makers())

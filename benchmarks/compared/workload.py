@@ -18,6 +18,7 @@ from jquant.modes import Implementation
 FLOAT32, WITHOUT, NATIVE = "float32 in JAX", "jquant", "jquant with native"
 ONNXRUNTIME, LLAMA_CPP, QWIX = "onnxruntime", "llama.cpp", "Qwix"
 CONTESTANTS = FLOAT32, WITHOUT, NATIVE, ONNXRUNTIME, LLAMA_CPP, QWIX
+REFERENCES = FLOAT32, ONNXRUNTIME, WITHOUT  # of the ratios: the first that runs the workload
 OURS = {WITHOUT: Implementation.XLA, NATIVE: Implementation.NATIVE}
 NO_LAYERS = "llama.cpp runs models of architectures that it has"
 
@@ -101,19 +102,16 @@ def row(workload: Workload, rounds: int, after_round: Callable[[], object] = lam
     """The line of the table, and why contestants are absent."""
     entries, absent = workload.entries()
     times = measure({name: entry.call for name, entry in entries.items()}, rounds, after_round=after_round)
-    reference = times[next(iter(entries))]  # the first column that is not a dash
+    reference = times[next(name for name in REFERENCES if name in entries)]
     cells = [cell(entries[name], times[name], reference, workload.steps) if name in entries else "-" for name in CONTESTANTS]
-    return f"| **{workload.name}**<br>{workload.judged}<br>compiling | {' | '.join(cells)} |", absent
+    return f"| **{workload.name}**<br>{workload.judged} | {' | '.join(cells)} |", absent
 
 
 def cell(entry: Entry, times: Times, reference: Times, steps: int) -> str:
     """The median time of a step, the median of its ratios to the reference, the quality, and what compiling takes."""
     median, ratio = np.median(times.further) / steps, np.median(times.further / reference.further)
-    return f"{milliseconds(median)} = {ratio:.2f}<br>{entry.quality}<br>{entry.seconds:.1f} s"
-
-
-def milliseconds(time: float) -> str:
-    return f"{time:.3f} ms" if time < 1 else f"{time:.3g} ms" if time < 100 else f"{time:.0f} ms"
+    milliseconds = f"{median:.3f}" if median < 1 else f"{median:.3g}" if median < 100 else f"{median:.0f}"
+    return f"{milliseconds} ({ratio:.2f})<br>{entry.quality}<br>{entry.seconds:.1f} s"
 
 
 def header() -> str:
