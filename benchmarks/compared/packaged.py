@@ -38,7 +38,12 @@ def workload(name: str) -> Workload:
 
     def quality(actual: Any) -> str:
         actual = np.asarray(actual)
-        a, b = np.float64(expected).ravel(), np.float64(actual).ravel()
+        if np.issubdtype(expected.dtype, np.integer):  # classes
+            return f"{np.mean(expected == actual):.0%}"
+        is_finite = np.isfinite(expected)  # masked outputs are not, which must be the same
+        a, b = np.float64(expected[is_finite]), np.float64(actual[is_finite])
+        if not np.array_equal(expected[~is_finite], actual[~is_finite], equal_nan=True):
+            return "other infinities"
         cosine = a @ b / (np.linalg.norm(a) * np.linalg.norm(b))
         return f"{cosine:.4f}, {same_top(expected, actual)}" if expected.shape[-1] > 1 else f"{cosine:.4f}"
 
