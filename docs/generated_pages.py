@@ -41,9 +41,11 @@ MODULES = {  # each public module, by the name of its page; and the page's intro
 
 
 def index() -> str:
-    """README with its links as they are on the site. Files that are not there become text."""
+    """README with its links as they are on the site, where operators have pages. Files that are not there become text."""
     readme = Path(__file__).parents[1].joinpath("README.md").read_text()
-    return re.sub(r"\[([^\]]*)\]\((?!docs/)[^)]*\)", r"\1", readme).replace("](docs/", "](")
+    readme = re.sub(r"\[([^\]]*)\]\((?!docs/)[^)]*\)", r"\1", readme).replace("](docs/", "](")
+    names = "|".join(name for _, texts in sections() for name in texts)
+    return re.sub(rf"\]\(operators\.md#({names})\)", r"](operators/\1.md)", readme)
 
 
 def sections() -> Iterator[tuple[str, dict[str, str]]]:
