@@ -10,22 +10,19 @@ benchmarks/results/onnx-export-PLATFORM-jax-VERSION.md.
 
 import argparse
 import functools
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import flax.linen as nn
 import jax
 import numpy as np
 import onnx
 import onnxruntime
-from onnxruntime import quantization
 from tqdm import tqdm
 
-import jquant.onnx
 from benchmarks import environment
 from benchmarks.measure import measure, quartiles
+from benchmarks.onnxruntime_quantization import exported, statically
 from benchmarks.transform.networks import CNN, MLP, CharacterModel, digits, documentation, train
 from jquant import transform
 
@@ -35,33 +32,6 @@ TESTED = 600  # inputs at most
 FLOAT, OWN, THEIRS = "float32", "jquant, {}", "quantize_static"
 BATCH_SIZES = {MLP: 128, CNN: 128, CharacterModel: 8}
 TRAINING = {MLP: {}, CNN: {}, CharacterModel: {"steps": 60, "batch_size": 32}}
-
-
-class Batches(quantization.CalibrationDataReader):
-    """Calibration data, as onnxruntime reads it."""
-
-    def __init__(self, name: str, batches: Sequence[np.ndarray]):
-        self._feeds = iter({name: batch} for batch in batches)
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        return next(self._feeds, None)
-
-
-def quantized_by_onnxruntime(model: onnx.ModelProto, batches: Sequence[np.ndarray]) -> onnx.ModelProto:
-    """The float model in QDQ form, with uint8 activations and int8 weights per channel, which its documentation advises."""
-    types = {"activation_type": quantization.QuantType.QUInt8, "weight_type": quantization.QuantType.QInt8}
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = f"{folder}/float.onnx", f"{folder}/int8.onnx"
-        onnx.save(model, source)
-        reader = Batches(model.graph.input[0].name, batches)
-        quantization.quantize_static(source, target, reader, per_channel=True, **types)
-        return onnx.load(target)
-
-
-def exported(function: Any, params: Any, shape: tuple[int, ...], dtype: Any, form: Any = "exact") -> onnx.ModelProto:
-    """A function with an open batch."""
-    (batch,) = jax.export.symbolic_shape("batch")
-    return jquant.onnx.export(function, params, jax.ShapeDtypeStruct((batch, *shape), dtype), form=form)
 
 
 def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
@@ -90,7 +60,7 @@ def tables(model: nn.Module, data: Sequence[np.ndarray], rounds: int) -> list[st
             label = OWN.format(f"{name}, {form}")
             models[label] = exported(*functions[name], *types, form=form)
             expected[label] = np.asarray(jax.jit(functions[name][0])(functions[name][1], test_inputs))
-    models[THEIRS] = quantized_by_onnxruntime(models[FLOAT], batches)
+    models[THEIRS] = statically(models[FLOAT], batches)
     sessions = {name: session(each) for name, each in models.items()}
     calls = {name: functools.partial(run, each, test_inputs[:size]) for name, each in sessions.items()}
     with tqdm(total=rounds, desc=type(model).__name__, unit="round") as bar:

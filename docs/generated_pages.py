@@ -1,4 +1,4 @@
-"""The generated pages of the site: one for each operator, and references of the modules.
+"""The generated pages of the site: README as the first, one for each operator, and references of the modules.
 
 The page of an operator has its docstring, its section of operators.md, and its tables.
 """
@@ -38,6 +38,14 @@ MODULES = {  # each public module, by the name of its page; and the page's intro
     "host": ("jquant.host", "[Serving](../serving.md#a-host-without-jquant) shows how these are used."),
     "exact": ("jquant.exact", ""),
 }
+
+
+def index() -> str:
+    """README with its links as they are on the site, where operators have pages. Files that are not there become text."""
+    readme = Path(__file__).parents[1].joinpath("README.md").read_text()
+    readme = re.sub(r"\[([^\]]*)\]\((?!docs/)[^)]*\)", r"\1", readme).replace("](docs/", "](")
+    names = "|".join(name for _, texts in sections() for name in texts)
+    return re.sub(rf"\]\(operators\.md#({names})\)", r"](operators/\1.md)", readme)
 
 
 def sections() -> Iterator[tuple[str, dict[str, str]]]:
@@ -200,6 +208,7 @@ def on_files(files, config):
     from mkdocs.structure.files import File
 
     modules = {name: module_page(name) for name in MODULES}
+    files.append(File.generated(config, "index.md", content=index()))
     for name, content in (pages() | modules | {"types": types_page()}).items():
         files.append(File.generated(config, f"operators/{name}.md", content=content))
     return files

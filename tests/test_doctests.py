@@ -32,9 +32,9 @@ def test_calibration():
 
 
 @pytest.mark.gate
-def test_scaling():
+def test_mesh():
     """In a process of its own, because the page sets the number of devices."""
-    program = "from support import documents; documents.run_document('docs/scaling.md')"
+    program = "from support import documents; documents.run_document('docs/mesh.md')"
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     result = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -17,7 +17,7 @@ from support.sampling import one_in
 import jquant
 
 # The code of operators.md runs in its generated pages, the other pages in test_doctests.py, test_recipes.py and models.
-ELSEWHERE = {"operators.md", "scaling.md", "calibration.md", "recipes.md", "language_models.md", "evidence.md"}
+ELSEWHERE = {"operators.md", "mesh.md", "calibration.md", "recipes.md", "language_models.md", "evidence.md"}
 PAGES = [path.name for path in DOCS.glob("*.md") if path.name not in ELSEWHERE and "```python" in path.read_text()]
 WRITTEN = {
     "tutorial.md": {"model.safetensors"},
@@ -31,7 +31,7 @@ REQUIRES = {  # packages, and the extra that installs each
 }
 
 OPERATOR_PAGES = generated_pages.pages()
-SHORT = "index.md", "architecture.md", "performance.md"
+SHORT = "architecture.md", "operator_costs.md"
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,41 @@ def test_what_the_site_shows(name):
 def test_navigation():
     """The navigation has every page once."""
     written = re.findall(r"^ +- (?:.*: )?(\w+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert sorted(written) == sorted(path.name for path in DOCS.glob("*.md"))
+    assert sorted(written) == sorted(["index.md", *(path.name for path in DOCS.glob("*.md"))])
     config = SimpleNamespace(nav=[{"Operators": ["operators.md", "formats.md"]}, {"Modules": []}])
     operators, modules = generated_pages.on_config(config).nav
     assert modules["Modules"] == [f"operators/{name}.md" for name in generated_pages.MODULES]
     first, *families, types, last = operators["Operators"]
     assert (first, types, last) == ("operators.md", "operators/types.md", "formats.md")
     assert sorted(name for family in families for pages in family.values() for page in pages for name in page) == OPERATORS
+
+
+def test_old_addresses():
+    """Pages that were lead to pages that are, which the strict build of the site requires as well."""
+    pairs = re.findall(r"^ {8}(\w+\.md): (\w+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert len(pairs) >= 12
+    for old, new in pairs:
+        assert not (DOCS / old).exists(), f"{old} is a page, and mkdocs.yml redirects it"
+        assert (DOCS / new).exists(), f"mkdocs.yml redirects {old} to {new}, which is no page"
+
+
+def test_first_page():
+    """README's links lead to pages of the site, and what is not on it is text."""
+    page = generated_pages.index()
+    links = re.findall(r"\]\(([^)#]*)(#[^)]*)?\)", page)
+    assert {name for name, _ in links} >= {"tutorial.md", "speed.md", "transform.md", "exactness.md", "mesh.md"}
+    for name, anchor in links:
+        if name.startswith("operators/"):
+            assert name.removeprefix("operators/").removesuffix(".md") in OPERATOR_PAGES
+            continue
+        text = (DOCS / name).read_text()
+        headings = re.findall(r"^#+ (.*)", text, re.MULTILINE)
+        assert not anchor or anchor[1:] in {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}
+
+
+def test_the_length_of_readme():
+    """It is the first page of the site, and of the package: a screen or two."""
+    assert len((ROOT / "README.md").read_bytes()) <= 6_656
 
 
 def test_supported_operators_of_onnx():

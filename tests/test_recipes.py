@@ -22,6 +22,8 @@ PACKAGES = {
     "safetensors_model": ["safetensors"],
     "orbax_checkpoint": ["orbax.checkpoint"],
     "transform_nnx": ["flax"],
+    "transform_keras": ["keras"],
+    "llama": ["safetensors"],
     "flax_to_onnxruntime": ["flax", "onnx", "onnxruntime"],
     "transform_linen": ["flax"],
     "transform_equinox": ["equinox"],
@@ -32,6 +34,7 @@ PACKAGES = {
     "key_value_cache": ["flax"],
     "adapters": ["flax", "equinox", "optax", "orbax.checkpoint", "safetensors"],
 }
+MARKS = {"dlpack_torch": (), "transform_keras": pytest.mark.full}  # Keras takes long to begin
 EXTRAS = {"torch": "no extra: it is large", "onnx": "extra: onnx", "onnxruntime": "extra: oracle"}  # others: recipes
 DOCUMENT = (ROOT / "docs" / "recipes.md").read_text()
 SECTIONS = {
@@ -64,7 +67,7 @@ def test_the_document_shows_the_program(name):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if "torch" in packages else pytest.mark.gate) for name, packages in PACKAGES.items()],
+    [pytest.param(name, marks=MARKS.get(name, pytest.mark.gate)) for name in PACKAGES],
 )
 def test_runs(name):
     """The program's own checks pass, and it prints what the page says."""

@@ -2,9 +2,9 @@
 
     JAX_PLATFORMS=cpu python -m benchmarks.collectives v5e:4x4 v5e:16x16
 
-prints the two tables of `docs/scaling.md` in Markdown. They show, for each way of splitting a product and a feed-forward
-block, what every chip sends in int8 and in bfloat16: the operations for the first topology, the bytes for all. Needs libtpu
-(``pip install "jax[tpu]"``), and a few minutes for each topology.
+prints two tables in Markdown, whose figures `docs/mesh.md` quotes. They show, for each way of splitting a product and a
+feed-forward block, what every chip sends in int8 and in bfloat16: the operations for the first topology, the bytes for all.
+Needs libtpu (``pip install "jax[tpu]"``), and a few minutes for each topology.
 """
 
 import argparse

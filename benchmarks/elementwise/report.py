@@ -2,7 +2,7 @@
 
     python -m benchmarks.elementwise.report FILE.json [--summary] [--plot FILE.png]
 
-prints the Markdown or, as in docs/performance.md, a table for 2^20 elements.
+prints the Markdown or, as in docs/operator_costs.md, a table for 2^20 elements. The figure is as narrow as a phone.
 """
 
 import argparse
@@ -146,16 +146,16 @@ def markdown(results: dict) -> str:
 
 
 def summary(results: dict) -> str:
-    """The medians at 2^20 elements."""
-    header = "", "µs", "times naive", "times the engine", "memory alone, µs", "temporary bytes an element"
+    """The medians at 2^20 elements: our time, its ratios, and the time of memory alone."""
+    header = "", "µs", "naive", "engine", "memory"
     lines = ["| " + " | ".join(header) + " |", "|---" + "|--:" * (len(header) - 1) + "|"]
     for row in by_size(results)[SHOWN]:
-        name, ours, *_, temporary, _ = cells(row)
+        name, ours, *_ = cells(row)
         medians = [row["ratios"].get(other, (0, 0, 0))[1] for other in (NAIVE, row["engine"])]
         naive, engine = (f"{median:.2f}" if median else "-" for median in medians)
         if row["engine"] == "TensorFlow" and medians[1]:
             engine += " (TF)"
-        lines.append(f"| {name} | {ours} | {naive} | {engine} | {_times(row, MEMORY)[0]} | {temporary} |")
+        lines.append(f"| {name} | {ours} | {naive} | {engine} | {_times(row, MEMORY)[0]} |")
     return "\n".join(lines) + "\n"
 
 
@@ -177,30 +177,31 @@ def _panel(panel: Axes, ratios: list[tuple[list[float], str] | None], title: str
     panel.xaxis.set_major_locator(FixedLocator([step * 10.0**power for power in range(-3, 3) for step in steps]))
     panel.xaxis.set_minor_locator(NullLocator())
     panel.xaxis.set_major_formatter("{x:g}")
-    panel.set_xlabel("time, the other's = 1 (logarithmic): left of the line is faster", size=8)
+    panel.set_xlabel("the other's time = 1; left is faster", size=8)
 
 
 def plot(results: dict, path: Path) -> None:
-    """Two panels, beside the naive formula and beside the engine, at 2^20 elements, or at the largest size there is."""
+    """Two panels, one above the other, beside the engine and beside the naive formula, at 2^20 elements or the most."""
     sizes = by_size(results)
     rows = sizes.get(SHOWN) or sizes[max(sizes)]
-    figure = Figure(figsize=(11, 1.9 + 0.21 * len(rows)), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
-    _panel(left, [(row["ratios"][NAIVE], NAIVE) for row in rows], "beside the naive formula in jax.numpy")
+    figure = Figure(figsize=(4.8, 2 + 0.36 * len(rows)), layout="constrained")
+    panels = figure.subplots(2, 1, sharey=True)
     engines = [(row["ratios"][row["engine"]], row["engine"]) if row["engine"] in row["ratios"] else None for row in rows]
-    _panel(right, engines, "beside another engine's kernel")
-    left.set_yticks(range(len(rows)), [row["operator"] for row in rows])
-    left.set_ylim(len(rows) - 0.4, -0.6)  # the first at the top
+    _panel(panels[0], engines, "beside another engine's kernel")
+    _panel(panels[1], [(row["ratios"][NAIVE], NAIVE) for row in rows], "beside the naive formula in jax.numpy")
+    for panel in panels:
+        panel.set_yticks(range(len(rows)), [row["operator"] for row in rows])
+    panels[0].set_ylim(len(rows) - 0.4, -0.6)  # the first at the top
     figure.suptitle(
-        f"Element-wise operators, {power(rows[0]['elements'])} elements, jax {results['environment']['versions']['jax']}\n"
-        f"{environment.machine(results['environment'])}; scalar parameters are arguments\n"
-        f"bars and numbers: medians of the ratios in {results['rounds']} alternating rounds; black lines: quartiles",
-        size=10,
+        f"{power(rows[0]['elements'])} elements, jax {results['environment']['versions']['jax']}\n"
+        f"{environment.machine(results['environment'])}\n"
+        f"medians of the ratios in {results['rounds']} rounds; black: quartiles",
+        size=8,
     )
     used = {NAIVE, *(engine[1] for engine in engines if engine)}
     handles = [Patch(color=colour, label=_LABELS.get(other, other)) for other, colour in _COLOURS.items() if other in used]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9)
-    figure.savefig(path, dpi=130)
+    figure.legend(handles=handles, loc="outside lower center", frameon=False, fontsize=8)
+    figure.savefig(path, dpi=170)
 
 
 def main() -> None:

@@ -32,6 +32,7 @@ from tqdm import tqdm
 
 import jquant.checkpoints
 from benchmarks import environment
+from benchmarks.models.llama import THREADS, Engine
 from jquant import transform
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
@@ -40,7 +41,6 @@ import smollm
 LAYERS, HEADS, WIDTH, HIDDEN, TOKENS = 4, 8, 512, 1536, 2048
 WINDOW = 64  # tokens whose logits are compared
 WRITTEN = 64  # tokens of a turn
-THREADS = os.cpu_count()
 FILE_TYPES = {  # of llama.h, in which all matrices are of one type if they are quantized purely
     "Q2_K": llama_cpp.LLAMA_FTYPE_MOSTLY_Q2_K,
     "Q3_K": llama_cpp.LLAMA_FTYPE_MOSTLY_Q3_K_M,
@@ -50,7 +50,6 @@ FILE_TYPES = {  # of llama.h, in which all matrices are of one type if they are 
     "IQ4_NL": llama_cpp.LLAMA_FTYPE_MOSTLY_IQ4_NL,
     "IQ4_XS": llama_cpp.LLAMA_FTYPE_MOSTLY_IQ4_XS,
 }
-NO_LOG = llama_cpp.llama_log_callback(lambda level, text, data: None)  # which must live as long as llama.cpp
 HEADER = """\
 | file | types | bits a weight: file | packed | logits: float32 | int8 | llama.cpp | agree: int8 | llama.cpp \
 | ms a token: int8 | llama.cpp |
@@ -104,27 +103,6 @@ def quantize_file(source: Path, target: Path, name: str) -> None:
         raise SystemExit(f"llama.cpp does not quantize to {name}")
 
 
-class Engine:
-    """llama.cpp."""
-
-    def __init__(self, file: Path) -> None:
-        options = {"n_ctx": 2 * WINDOW, "n_batch": 2 * WINDOW, "n_threads": THREADS, "n_threads_batch": THREADS}
-        self.model = llama_cpp.Llama(str(file), **options, logits_all=True, verbose=False)
-
-    def logits(self, tokens: np.ndarray) -> np.ndarray:
-        self.model.reset()
-        self.model.eval(tokens.tolist())
-        return np.array(self.model.scores[: len(tokens)])
-
-    def milliseconds(self) -> float:
-        self.model.reset()
-        self.model.eval([1])
-        start = time.perf_counter()
-        for _ in range(WRITTEN):
-            self.model.eval([int(self.model.scores[self.model.n_tokens - 1].argmax())])
-        return 1e3 * (time.perf_counter() - start) / WRITTEN
-
-
 def compared(loaded: smollm.Loaded, activations: str, table: jquant.PackedBlockMatrix) -> tuple[Callable, dict, str]:
     """The function, its parameters with the matrices of the file, and the type of its cache."""
     scheme = transform.Scheme(weight_type="UINT4", block_size=32, activations=activations)
@@ -159,11 +137,12 @@ def line(file: Path, rounds: int) -> str:
 
     formula = logits(functools.partial(smollm.forward, loaded.config), loaded.params, "FLOAT32")
     in_float32, in_int8 = (compared(loaded, activations, table) for activations in ("FLOAT", "DYNAMIC_ROW"))
-    engine = Engine(file)
+    engine = Engine(file, 2 * WINDOW)
     results = logits(*in_float32), logits(*in_int8), engine.logits(tokens)
     differences = [np.abs(result - formula).max() / formula.std() for result in results]
     agreements = [(result.argmax(-1) == formula.argmax(-1)).sum() for result in results[1:]]
-    turns = [functools.partial(milliseconds, *in_int8[:2], loaded.config, in_int8[2]), engine.milliseconds]
+    ours = functools.partial(milliseconds, *in_int8[:2], loaded.config, in_int8[2])
+    turns = [ours, functools.partial(engine.milliseconds, WRITTEN)]
     for turn in turns:
         turn()
     times = [[turn() for turn in turns] for _ in range(rounds)]
@@ -185,7 +164,6 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     print(environment.summary(environment.describe(["gguf", "llama-cpp-python", "jquant-native"])), HEADER, sep="\n\n")
-    llama_cpp.llama_log_set(NO_LOG, None)
     with tempfile.TemporaryDirectory() as folder:
         random = Path(folder) / "random.gguf"
         write_random(random)

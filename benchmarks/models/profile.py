@@ -19,12 +19,18 @@ def finish(program: Callable[..., Any], operands: tuple) -> Any:
     return jax.block_until_ready(program(*operands))
 
 
-def compile_cost(program: Callable[..., Any], operands: tuple) -> tuple[float, float]:
-    """The seconds to trace and compile a program from scratch, and the megabytes that it needs besides its operands."""
+def compiled(program: Callable[..., Any], operands: tuple) -> tuple[jax.stages.Compiled, float]:
+    """A jitted function for operands of these shapes, and the seconds to trace and compile it from scratch."""
     jax.clear_caches()
     start = time.perf_counter()
-    analysis = program.lower(*operands).compile().memory_analysis()
-    seconds = time.perf_counter() - start
+    executable = program.lower(*operands).compile()
+    return executable, time.perf_counter() - start
+
+
+def compile_cost(program: Callable[..., Any], operands: tuple) -> tuple[float, float]:
+    """The seconds to trace and compile a program from scratch, and the megabytes that it needs besides its operands."""
+    executable, seconds = compiled(program, operands)
+    analysis = executable.memory_analysis()
     return seconds, (analysis.temp_size_in_bytes + analysis.output_size_in_bytes) / 1e6
 
 

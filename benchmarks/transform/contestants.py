@@ -10,6 +10,7 @@ import numpy as np
 
 import jquant
 from benchmarks.transform.networks import MLP
+from benchmarks.transform.quantized_by_qwix import quantized_by_qwix
 from jquant import transform
 
 SYMMETRIC = {"activation_type": "INT8"}
@@ -69,24 +70,6 @@ def handwritten(model: nn.Module, params: Any, calibration: dict[str, Any]) -> C
     return Contestant(mlp if isinstance(model, MLP) else cnn, {name: quantized(name) for name in layers})
 
 
-def qwix(model: nn.Module, params: Any, batches: list[np.ndarray], *, static: bool) -> Contestant:
-    """Qwix's int8 network, with symmetric activations whose scales are calibrated (static), or computed in each call."""
-    import qwix
-
-    rules = [qwix.QuantizationRule(weight_qtype=jnp.int8, act_qtype=jnp.int8, act_static_scale=static)]
-    statistics: Any = {}
-    if static:
-        aware = qwix.quantize_model(model, qwix.QtProvider(rules))
-        statistics = aware.init(jax.random.key(0), batches[0])["quant_stats"]
-        for batch in batches:
-            _, changed = aware.apply({**params, "quant_stats": statistics}, batch, mutable="quant_stats")
-            statistics = changed["quant_stats"]
-    int8 = qwix.quantize_model(model, qwix.PtqProvider(rules))
-    like = jax.eval_shape(int8.init, jax.random.key(0), batches[0])["params"]
-    quantized_params = qwix.quantize_params(params["params"], like, statistics)
-    return Contestant(lambda params, images: int8.apply({"params": params}, images), quantized_params)
-
-
 def make_contestants(model: nn.Module, params: Any, batches: list[np.ndarray]) -> dict[str, Contestant]:
     """All contestants, each with a copy of its parameters."""
     contestants = {"float32": Contestant(model.apply, params)}
@@ -100,7 +83,7 @@ def make_contestants(model: nn.Module, params: Any, batches: list[np.ndarray]) -
     try:
         for static in (True, False):
             name = f"qwix, {'static' if static else 'dynamic'}, symmetric"
-            contestants[name] = qwix(model, params, batches, static=static)
+            contestants[name] = Contestant(*quantized_by_qwix(model, params, batches, static=static))
     except ImportError:
         print("qwix is not installed, so it is left out")
     return {

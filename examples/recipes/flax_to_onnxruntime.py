@@ -47,7 +47,6 @@ def main() -> None:
     calibration = transform.calibrate(apply, params, batches, recipe)
     int4_apply, int4_params = transform.quantize(apply, params, recipe, images, calibration=calibration)
 
-    print(transform.sites(apply, params, images, recipe=recipe))
     logits, int4_logits = jax.jit(apply)(params, images), jax.jit(int4_apply)(int4_params, images)
     ratio = 10 * jnp.log10(jnp.sum(logits**2) / jnp.sum((int4_logits - logits) ** 2))
     before, after = (sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (params, int4_params))
