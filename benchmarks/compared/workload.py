@@ -20,7 +20,7 @@ ONNXRUNTIME, LLAMA_CPP, QWIX = "onnxruntime", "llama.cpp", "Qwix"
 CONTESTANTS = FLOAT32, WITHOUT, NATIVE, ONNXRUNTIME, LLAMA_CPP, QWIX
 REFERENCES = FLOAT32, ONNXRUNTIME, WITHOUT  # of the ratios: the first that runs the workload
 OURS = {WITHOUT: Implementation.XLA, NATIVE: Implementation.NATIVE}
-NO_LAYERS = "llama.cpp runs models of architectures that it has"
+NO_LAYERS = "it runs models of architectures that it has, no layers and no ONNX files"
 
 
 class Entry(NamedTuple):
