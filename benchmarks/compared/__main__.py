@@ -27,6 +27,7 @@ from benchmarks.compared.workload import Workload, header, row
 from benchmarks.contestant import Unavailable
 from benchmarks.models.packages import PACKAGED
 
+ROWS = 1, 8, 64
 VERSIONS = "jquant-native", "onnx", "onnxruntime", "llama-cpp-python", "qwix", "flax"
 
 
@@ -64,13 +65,15 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {  # each imports what it needs, 
     "token": token,
     "sentence": sentence,
     "image": image,
-    **{f"dense {rows}": functools.partial(dense, rows) for rows in (1, 8, 64)},
+    **{f"dense {rows}": functools.partial(dense, rows) for rows in ROWS},
     **{name: functools.partial(package, name) for name in PACKAGED},
 }
+KINDS = dict.fromkeys(PACKAGED, "files of packages") | {f"dense {rows}": "dense layers" for rows in ROWS}
 
 
 def table(names: list[str], rounds: int) -> list[str]:
-    lines, reasons = [header()], {}
+    lines = [header()]
+    reasons: dict[str, list[str]] = {}
     for name in tqdm(names, unit="workload"):
         try:
             workload = WORKLOADS[name]()
@@ -83,10 +86,10 @@ def table(names: list[str], rounds: int) -> list[str]:
         lines.append(line)
         print(line, file=sys.stderr, flush=True)
         for contestant, reason in absent.items():
-            reasons.setdefault(f"{contestant}: {reason}", []).append(name)
-    joined = [", ".join(names) for names in reasons.values()]
+            reasons.setdefault(f"{contestant}: {reason}", []).append(KINDS.get(name, name))
+    joined = [", ".join(dict.fromkeys(kinds)) for kinds in reasons.values()]
     notes = [f"- {reason}{f' ({where})' if where else ''}." for reason, where in zip(reasons, joined, strict=True)]
-    return ["\n".join(lines), *(["A dash stands for:", "\n".join(notes)] if notes else [])]
+    return ["\n".join(lines), *(["Dashes:", "\n".join(notes)] if notes else [])]
 
 
 def main() -> None:
