@@ -101,62 +101,64 @@ class Undilated:
         return lax.pad(values, edge, edges)
 
     def filter(self, filter: jax.Array) -> jax.Array:
-        """The filters of all phases, those of each group together, by phase and then in their order."""
+        """The filters of all phases, those that come from one filter one after another."""
         if not self._has_phases:
             return filter
         filters, _, *space = self.dimensions.rhs_spec
-        edges, parts = [(0, 0)] * filter.ndim, {filters: self._by_group(filter.shape[filters])}
+        edges, parts = [(0, 0)] * filter.ndim, {}
         for dimension, axis in zip(space, self.axes, strict=True):
             edges[dimension] = 0, axis.taps * axis.phases - filter.shape[dimension]
             parts[dimension] = axis.taps, axis.phases
-        split, axes = _divided(jnp.pad(filter, edges), parts)
-        of_phases = [axes[dimension][1] for dimension in space]
-        group, rest = axes[filters]
-        sources = [[axes[dimension][0]] for dimension in range(filter.ndim)]
-        sources[filters] = [group, *of_phases, rest]
-        # The first windows after an element of the input have that one under the last element of their filters.
-        return _joined(jnp.flip(split, of_phases), sources)
+        divided, places = _divided(jnp.pad(filter, edges), parts)
+        phases = [places[dimension].pop() for dimension in space]
+        places[filters] += phases
+        # The first windows after an element of the input have it under the last element that their filters may begin with.
+        return _joined(jnp.flip(divided, phases), places)
 
     def by_filter(self, x: jax.Array) -> jax.Array:
         """One value, or one for each filter, for the filters of all phases."""
         if not self._has_phases or not x.ndim:
             return x
-        groups, filters = self._by_group(x.size)
-        return jnp.broadcast_to(x.reshape(groups, 1, filters), (groups, math.prod(self._phases), filters)).reshape(-1)
+        return jnp.broadcast_to(x[:, None], (x.size, math.prod(self._phases))).reshape(-1)
 
     def output(self, output: jax.Array, shape: Sequence[int]) -> jax.Array:
         """The results of all phases in their order, for an input of this shape."""
         if not self._has_phases:
             return output
         _, channels, *space = self.dimensions.out_spec
-        groups, filters = self._by_group(output.shape[channels] // math.prod(self._phases))
-        split, axes = _divided(output, {channels: (groups, *self._phases, filters)})
-        group, *of_phases, rest = axes[channels]
-        sources = [list(axes[dimension]) for dimension in range(output.ndim)]
-        sources[channels] = [group, rest]
-        for dimension, phase in zip(space, of_phases, strict=True):
-            sources[dimension].append(phase)
-        output = _joined(split, sources)
+        filters = output.shape[channels] // math.prod(self._phases)
+        divided, places = _divided(output, {channels: (filters, *self._phases)})
+        for axis, phase in zip(space, places[channels][1:], strict=True):
+            places[axis].append(phase)
+        del places[channels][1:]
+        output = _joined(divided, places)
         for dimension, source, axis in zip(space, self.dimensions.lhs_spec[2:], self.axes, strict=True):
             if axis.phases > 1:
                 count = (shape[source] - 1) * axis.phases + axis.excess
                 output = lax.slice_in_dim(output, axis.skipped, axis.skipped + count, axis=dimension)
         return output
 
-    def _by_group(self, filters: int) -> tuple[int, int]:
-        return self.groups, filters // self.groups
+
+# Dimensions are divided or joined one reshape at a time, so that JAX can follow them over explicit axes of a mesh.
 
 
-def _divided(x: jax.Array, parts: Mapping[int, tuple[int, ...]]) -> tuple[jax.Array, list[range]]:
+def _divided(x: jax.Array, parts: Mapping[int, Sequence[int]]) -> tuple[jax.Array, list[list[int]]]:
     """`x` with some of its dimensions divided into parts, and the dimensions that each of its own becomes."""
-    sizes, axes = [], []
-    for dimension, size in enumerate(x.shape):
-        divided = parts.get(dimension, (size,))
-        axes.append(range(len(sizes), len(sizes) + len(divided)))
-        sizes += divided
-    return x.reshape(sizes), axes
+    places, first = [], 0
+    for dimension in range(x.ndim):
+        sizes = parts.get(dimension, x.shape[first : first + 1])
+        if len(sizes) > 1:
+            x = x.reshape(*x.shape[:first], *sizes, *x.shape[first + 1 :])
+        places.append([*range(first, first + len(sizes))])
+        first += len(sizes)
+    return x, places
 
 
-def _joined(x: jax.Array, sources: Sequence[Sequence[int]]) -> jax.Array:
-    """An array each of whose dimensions are some of `x`, joined."""
-    return x.transpose([axis for axes in sources for axis in axes]).reshape([joined([x.shape[axis] for axis in axes]) for axes in sources])
+def _joined(x: jax.Array, places: Sequence[Sequence[int]]) -> jax.Array:
+    """An array each of whose dimensions is made of some of `x`."""
+    x = x.transpose([axis for axes in places for axis in axes])
+    for dimension, axes in enumerate(places):
+        if len(axes) > 1:
+            rest = dimension + len(axes)
+            x = x.reshape(*x.shape[:dimension], joined(x.shape[dimension:rest]), *x.shape[rest:])
+    return x
