@@ -3,12 +3,14 @@
 import jax
 import numpy as np
 import pytest
-from support.decoders import DECODERS, shares
-from support.saturation import need_exact_products_of
 from support.sampling import one_in
+from support.saturation import need_exact_products_of
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
+pytest.importorskip("flax", reason="flax is not installed (extra: test)")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: oracle)")
+
+from support.decoders import DECODERS, shares  # noqa: E402
 
 import jquant.onnx  # noqa: E402
 from jquant import transform  # noqa: E402

@@ -74,16 +74,24 @@ DECODERS = {"DCGAN generator": generator, "U-Net": u_net}
 
 
 def _decoder(module: linen.Module, shape: tuple[int, ...]) -> Decoder:
-    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    params = jax.jit(module.init)(jax.random.key(0), x)
-    return Decoder(module.apply, jax.tree.map(np.asarray, params), x)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=shape).astype(np.float32)
+
+    def drawn(path, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+        """A filter, whose results are as large as its inputs, or scales around 1, or biases around 0."""
+        if len(leaf.shape) > 1:
+            return (rng.normal(size=leaf.shape) * math.prod(leaf.shape[:-1]) ** -0.5).astype(leaf.dtype)
+        return (0.1 * rng.normal(size=leaf.shape) + ("scale" in jax.tree_util.keystr(path))).astype(leaf.dtype)
+
+    shapes = jax.eval_shape(module.init, jax.random.key(0), x)
+    return Decoder(module.apply, jax.tree_util.tree_map_with_path(drawn, shapes), x)
 
 
 def shares(decoder: Decoder, recipe: transform.Recipe) -> tuple[float, float]:
     """The shares of the multiply-adds that integers compute, and that transposed convolutions have; none with zeros."""
-    equations = [e for e in jax.make_jaxpr(decoder.function)(decoder.params, decoder.x).eqns if "conv" in e.primitive.name]
+    program = jax.make_jaxpr(decoder.function)(decoder.params, decoder.x)
+    equations = [each for each in program.eqns if each.primitive.name == "conv_general_dilated"]
     sites = transform.sites(decoder.function, decoder.params, decoder.x, recipe=recipe)
-    equations = [e for e in equations if e.primitive.name == "conv_general_dilated"]
     assert len(sites) == len(equations)
     numbers, integers, transposed = [], [], []
     for site, equation in zip(sites, equations, strict=True):

@@ -338,9 +338,7 @@ def one_weight_twice(ops, p, x):
 @network(filters(4, 4, 8, 6), input=(3, 5, 8))
 def transposed_convolution(ops, p, x):
     """As `jax.lax.conv_transpose` with a stride of 2 calls it."""
-    options = convolution(
-        2, input_dilations=(2, 2), padding=((2, 2), (2, 2)), layout=("NHWC", "HWIO", "NHWC")
-    )
+    options = convolution(2, input_dilations=(2, 2), padding=((2, 2), (2, 2)), layout=("NHWC", "HWIO", "NHWC"))
     return ops.convolution(x, p["filter"], options, site="filter")
 
 

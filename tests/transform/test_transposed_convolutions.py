@@ -21,6 +21,7 @@ RECIPES = {
     "static int8, tensor": transform.Scheme(activations="STATIC", activation_type="INT8", weights="PER_TENSOR"),
     "weights alone": transform.Scheme(activations="FLOAT"),
 }
+GEOMETRY = "window_strides", "padding", "lhs_dilation", "rhs_dilation"
 CONTEXTS = "jit", "eager", "vmap", "scan", "export"
 
 
@@ -56,8 +57,7 @@ def draw(seed: int) -> Case:
         groups = 1
     elif rng.random() < 0.5:
         groups, channels, filters = int(rng.integers(2, 20)), 1, 1
-    options: dict[str, Any] = {"feature_group_count": groups}
-    options |= {name: [] for name in ("window_strides", "padding", "lhs_dilation", "rhs_dilation")}
+    options: dict[str, Any] = {"feature_group_count": groups, **{name: [] for name in GEOMETRY}}
     sizes, space = [], []
     for _ in range(rank):
         size, dilation = int(rng.integers(1, 6)), int(rng.choice([1, 2, 2, 3, 4, 7]))
@@ -66,12 +66,11 @@ def draw(seed: int) -> Case:
         fewest = -((low + high - (size - 1) * spread) // dilation) + 1  # for which there is a window
         sizes.append(size)
         space.append(max(1, fewest) + int(rng.integers(0, 5)))
-        for name, number in zip(
-            ("window_strides", "padding", "lhs_dilation", "rhs_dilation"), (stride, (low, high), dilation, spread), strict=True
-        ):
+        numbers = {"window_strides": stride, "padding": (low, high), "lhs_dilation": dilation, "rhs_dilation": spread}
+        for name, number in numbers.items():
             options[name].append(number)
     names = SPACE[:rank]
-    layouts = f"NC{names}", f"N{names}C"
+    layouts, filter_layouts = (f"NC{names}", f"N{names}C"), (f"OI{names}", f"{names}IO", f"O{names}I")
     recipe, context = [*RECIPES][seed % len(RECIPES)], CONTEXTS[seed % len(CONTEXTS)]  # all pairs, in turn
     shapes = (int(rng.integers(1, 4)), groups * channels, *space), (groups * filters, channels, *sizes)
     if recipe == "weights alone":  # whole numbers, of which sums of floats are exact
@@ -83,7 +82,7 @@ def draw(seed: int) -> Case:
     return Case(
         x=x.astype(jnp.dtype(dtype)),
         filter=filter.astype(jnp.dtype(dtype)),
-        layout=(str(rng.choice(layouts)), str(rng.choice([f"OI{names}", f"{names}IO", f"O{names}I"])), str(rng.choice(layouts))),
+        layout=tuple(str(rng.choice(each)) for each in (layouts, filter_layouts, layouts)),
         options=options,
         recipe=recipe,
         context=context,
@@ -93,10 +92,11 @@ def draw(seed: int) -> Case:
 def scattered(x: np.ndarray, filter: np.ndarray, options: dict[str, Any]) -> np.ndarray:
     """The convolution of whole numbers: each element of the input is added to the results that its products are part of."""
     groups, rank = options["feature_group_count"], x.ndim - 2
-    geometry = [*zip(*(options[n] for n in ("window_strides", "padding", "lhs_dilation", "rhs_dilation")), strict=True)]
+    geometry = [*zip(*(options[name] for name in GEOMETRY), strict=True)]
+    sizes = zip(x.shape[2:], filter.shape[2:], geometry, strict=True)
     counts = [
         ((size - 1) * dilation + low + high - (length - 1) * spread) // stride + 1
-        for size, length, (stride, (low, high), dilation, spread) in zip(x.shape[2:], filter.shape[2:], geometry, strict=True)
+        for size, length, (stride, (low, high), dilation, spread) in sizes
     ]
     total = np.zeros((x.shape[0], filter.shape[0], *counts), np.int64)
     of_group = filter.shape[0] // groups

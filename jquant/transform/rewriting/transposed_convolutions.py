@@ -94,11 +94,16 @@ class Undilated:
         """The integers of the input, padded and dilated where the convolution is not."""
         if not any(any(axis.edges) for axis in self.axes):
             return values
-        edges = [(0, 0, 0)] * values.ndim
+        edges, first, after = [(0, 0, 0)] * values.ndim, [0] * values.ndim, [0] * values.ndim
         for dimension, axis in zip(self.dimensions.lhs_spec[2:], self.axes, strict=True):
-            edges[dimension] = axis.edges
+            low, high, inserted = axis.edges
+            edges[dimension] = max(low, 0), max(high, 0), inserted
+            first[dimension], after[dimension] = max(-low, 0), max(-high, 0)
         edge = np.zeros((), values.dtype) if zero_point is None else zero_point.reshape(())
-        return lax.pad(values, edge, edges)
+        values = lax.pad(values, edge, edges) if any(map(any, edges)) else values
+        # Cropped by a slice, for the evaluator of the onnx package does not pad by negative numbers.
+        limits = [size - number for size, number in zip(values.shape, after, strict=True)]
+        return lax.slice(values, first, limits) if any(first) or any(after) else values
 
     def filter(self, filter: jax.Array) -> jax.Array:
         """The filters of all phases, those that come from one filter one after another."""
