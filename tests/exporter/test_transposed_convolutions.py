@@ -55,8 +55,9 @@ def test_random_convolutions(seed, form):
 TRANSPOSED = {"DCGAN generator": 0.88, "U-Net": 0.03}  # the least shares of the multiply-adds that these layers have
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param("DCGAN generator", marks=pytest.mark.gate), pytest.param("U-Net", marks=pytest.mark.full)]
+)
 def test_decoders(name):
     """Integers compute all of their multiply-adds, in a file of about a quarter of the bytes."""
     decoder = DECODERS[name]()
