@@ -103,4 +103,7 @@ def _why_not_convolution(equation: Equation) -> str | None:
         return "its batch is divided into groups"
     if len(parameters["window_strides"]) not in (1, 2, 3):
         return "it does not have one, two or three spatial dimensions"
+    sizes = equation.outvars[0].aval.shape
+    if any(isinstance(sizes[d], int) and sizes[d] == 0 for d in parameters["dimension_numbers"].out_spec[2:]):
+        return "no window fits into its input"
     return None
