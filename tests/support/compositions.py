@@ -479,14 +479,17 @@ class Operators(ByHand):
 
     def _integer_convolution(self, quantized, w, w_scale, options, dtype):
         x, x_scale, zero_point = quantized
+        edges = [(0, 0, 0)] * x.ndim
+        space = (options.layout[0].index(letter) for letter in options.layout[0] if letter not in "NC")
+        for dimension, sizes, dilation in zip(space, options.padding, options.input_dilations, strict=True):
+            edges[dimension] = *sizes, dilation - 1
         return jquant.convolution_integer_to_float(
-            x,
+            jax.lax.pad(x, jnp.asarray(zero_point or 0, x.dtype), edges),
             x_scale,
             zero_point,
             w,
             w_scale.reshape(-1) if jnp.ndim(w_scale) else w_scale,
             strides=options.strides,
-            padding=options.padding,
             dilations=options.dilations,
             groups=options.groups,
             dimension_numbers=options.layout,
@@ -568,18 +571,30 @@ class NumPy(ByHand):
         return output.transpose([order.index(letter) for letter in output_letters])
 
     def _keywords(self, options):
-        return {name: getattr(options, name) for name in ("strides", "padding", "dilations", "groups")}
+        return {name: getattr(options, name) for name in ("strides", "dilations", "groups")}
+
+    def _dilated(self, x, zero_point, options):
+        """An input with its channels first, and zero points between its elements and beside them."""
+        space = [(size - 1) * dilation + 1 for size, dilation in zip(x.shape[2:], options.input_dilations, strict=True)]
+        dilated = np.full((*x.shape[:2], *space), zero_point, x.dtype)
+        dilated[:, :, *(slice(None, None, dilation) for dilation in options.input_dilations)] = x
+        more = [(max(0, low), max(0, high)) for low, high in options.padding]
+        dilated = np.pad(dilated, [(0, 0), (0, 0), *more], constant_values=zero_point)
+        sizes = zip(dilated.shape[2:], options.padding, strict=True)
+        return dilated[:, :, *(slice(max(0, -low), size - max(0, -high)) for size, (low, high) in sizes)]
 
     def _float_convolution(self, x, w, options):
         """The convolution of floats that are integers."""
         x, w = self._channels_first(x, np.asarray(w), options)
         assert all((operand == np.rint(operand)).all() for operand in (x, w))
+        x = self._dilated(x, 0, options)
         output = convolutions_reference.convolution_integer(x, w, **self._keywords(options)).astype(np.float32)
         return self._in_layout(output, options).astype(x.dtype)
 
     def _integer_convolution(self, quantized, w, w_scale, options, dtype):
         x, x_scale, zero_point = quantized
         x, w = self._channels_first(x, w, options)
+        x = self._dilated(x, zero_point, options)
         output = convolutions_reference.convolution_integer_to_float(
             x, x_scale, zero_point, w, np.reshape(w_scale, -1), 0, dtype=dtype, **self._keywords(options)
         )

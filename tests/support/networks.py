@@ -74,10 +74,18 @@ class Convolution(NamedTuple):
     dilations: Sequence[int]
     groups: int
     layout: tuple[str, str, str]
+    input_dilations: Sequence[int]
 
 
 def convolution(
-    space: int, *, strides=None, padding=None, dilations=None, groups: int = 1, layout: tuple[str, str, str] | None = None
+    space: int,
+    *,
+    strides=None,
+    padding=None,
+    dilations=None,
+    groups: int = 1,
+    layout: tuple[str, str, str] | None = None,
+    input_dilations=None,
 ) -> Convolution:
     """A `Convolution` with defaults for so many spatial dimensions."""
     ones = (1,) * space
@@ -87,6 +95,7 @@ def convolution(
         dilations=dilations or ones,
         groups=groups,
         layout=layout or LAYOUTS[space],
+        input_dilations=input_dilations or ones,
     )
 
 
@@ -123,6 +132,7 @@ class Float:
             w,
             options.strides,
             options.padding,
+            lhs_dilation=options.input_dilations,
             rhs_dilation=options.dilations,
             feature_group_count=options.groups,
             dimension_numbers=options.layout,

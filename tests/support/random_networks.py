@@ -24,6 +24,12 @@ CONVOLUTIONS = (  # the shape that a row is reshaped to, the shape of the filter
     ((4, 4), (4, 2, 3), convolution(1, padding=((2, 2),), dilations=(2,), groups=2)),
     ((2, 2, 4), (3, 3, 4, 4), convolution(2, padding=((1, 1), (1, 1)), layout=("NHWC", "HWIO", "NHWC"))),
     ((2, 2, 4), (3, 3, 1, 4), convolution(2, padding=((1, 1), (1, 1)), groups=4, layout=("NHWC", "HWIO", "NHWC"))),
+    ((4, 4), (2, 4, 4), convolution(1, input_dilations=(2,), padding=((2, 2),))),
+    (
+        (2, 2, 4),
+        (3, 3, 4, 1),
+        convolution(2, input_dilations=(2, 2), padding=((2, 1), (1, 2)), layout=("NHWC", "HWIO", "NHWC")),
+    ),
 )
 CALLS = "jit", "jit in jit", "checkpoint", "custom_jvp", "custom_vjp"
 

@@ -335,6 +335,20 @@ def one_weight_twice(ops, p, x):
     return ops.product("bd,nd->bn", ops.concatenate([x, x], 0), p["a"], site="a#3")
 
 
+@network(filters(4, 4, 8, 6), input=(3, 5, 8))
+def transposed_convolution(ops, p, x):
+    """As `jax.lax.conv_transpose` with a stride of 2 calls it."""
+    options = convolution(2, input_dilations=(2, 2), padding=((2, 2), (2, 2)), layout=("NHWC", "HWIO", "NHWC"))
+    return ops.convolution(x, p["filter"], options, site="filter")
+
+
+@network(filters(6, 2, 3, 2), input=(4, 4, 5))
+def transposed_convolution_of_groups(ops, p, x):
+    """One dimension is cropped, and one has a stride as well."""
+    options = convolution(2, input_dilations=(3, 2), padding=((-1, 2), (1, 0)), strides=(1, 3), groups=2)
+    return ops.convolution(x, p["filter"], options, site="filter")
+
+
 def applicable_schemes(network: Network) -> list[str]:
     """The names of the schemes to test: those that leave products of floats only where sums of floats are exact.
 

@@ -56,11 +56,19 @@ STAY_FLOAT = {  # function, parameters, inputs, reason
     "composite": (composite, {"w": W}, (X,), "it is inside composite, whose body is not transformed"),
     "shard_map": (sharded, {"w": W}, (X,), "it is inside shard_map, where its weights are computed"),
     "condition": (in_a_condition, {"w": W}, (X,), "it is in the condition of a loop"),
-    "transposed convolution": (
-        lambda p, x: lax.conv_transpose(x, p["w"], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")),
+    "no window": (
+        lambda p, x: lax.conv_transpose(x[:, :1], p["w"], (2, 2), [(0, 0)] * 2, dimension_numbers=("NHWC", "HWIO", "NHWC")),
         {"w": FILTER},
         (IMAGE,),
-        "it is a transposed convolution, whose input is dilated",
+        "no window fits into its input",
+    ),
+    "groups of the batch": (
+        lambda p, x: lax.conv_general_dilated(
+            x, p["w"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"), batch_group_count=2
+        ),
+        {"w": FILTER},
+        (IMAGE,),
+        "its batch is divided into groups",
     ),
     "vector": (
         lambda p, x: jnp.einsum("bd,d->b", x, p["w"]),

@@ -99,12 +99,11 @@ def why_not_scheme(scheme: Scheme) -> str | None:
 
 def _why_not_convolution(equation: Equation) -> str | None:
     parameters = equation.params
-    if any(dilation != 1 for dilation in parameters["lhs_dilation"]):
-        return "it is a transposed convolution, whose input is dilated"
     if parameters["batch_group_count"] != 1:
         return "its batch is divided into groups"
     if len(parameters["window_strides"]) not in (1, 2, 3):
         return "it does not have one, two or three spatial dimensions"
-    if any(number < 0 for pair in parameters["padding"] for number in pair):
-        return "its padding is negative"
+    sizes = equation.outvars[0].aval.shape
+    if any(isinstance(sizes[d], int) and sizes[d] == 0 for d in parameters["dimension_numbers"].out_spec[2:]):
+        return "no window fits into its input"
     return None

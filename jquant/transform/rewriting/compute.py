@@ -33,6 +33,7 @@ from jquant.transform.program.layouts import (
 from jquant.transform.program.plan import ActivationProduct, Site
 from jquant.transform.recipes.recipe import Activations, Scheme
 from jquant.transform.rewriting import experts
+from jquant.transform.rewriting.transposed_convolutions import Undilated
 from jquant.transform.weights import layers, rotation, smoothing
 
 _EXTENDED = FeatureLevel.EXTENDED
@@ -149,21 +150,23 @@ def integer_output(site: Site, stored: Stored, input: QuantizedInput, which: jax
 
 
 def _convolution(site: Site, stored: Stored, input: QuantizedInput) -> jax.Array:
-    parameters = site.equation.params
-    return convolution_integer_to_float(
-        input.values,
+    parameters, values = site.equation.params, stored["values"]
+    undilated = Undilated.of(parameters, values.shape)
+    output = convolution_integer_to_float(
+        undilated.input(input.values, input.zero_point),
         input.scale,
         input.zero_point,
-        stored["values"],
-        stored["scale"].astype(jnp.float32),
+        undilated.filter(values),
+        undilated.by_filter(stored["scale"].astype(jnp.float32)),
         strides=parameters["window_strides"],
-        padding=parameters["padding"],
+        padding=undilated.padding,
         dilations=parameters["rhs_dilation"],
-        groups=parameters["feature_group_count"],
-        dimension_numbers=parameters["dimension_numbers"],
+        groups=undilated.groups,
+        dimension_numbers=undilated.dimensions,
         output_dtype=site.output_type.dtype,
         feature_level=_EXTENDED,
     )
+    return undilated.output(output, input.values.shape)
 
 
 def _product(site: Site, stored: Stored, input: QuantizedInput, which: jax.Array | None) -> jax.Array:

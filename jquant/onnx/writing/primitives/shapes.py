@@ -106,9 +106,9 @@ def spread(builder: Builder, x: Tensor, number: Tensor, distances: list[int]) ->
         padding = [(0, 0)] * column.ndim
         padding[dimension + 1] = (0, distance - 1)
         x = reshape(builder, padded(builder, column, number, padding), (*before, size * distance, *after))
-        padding = [(0, 0)] * x.ndim
-        padding[dimension] = (0, 1 - distance)
-        x = padded(builder, x, number, padding)
+        # By Slice: ONNX's own evaluator takes no negative numbers for Pad.
+        limits = [*before, x.shape[dimension] + 1 - distance, *after]
+        x = sliced(builder, x, [0] * x.ndim, limits, [1] * x.ndim)
     return x
 
 
