@@ -32,7 +32,7 @@ PUBLIC = {  # but for the operators, which the sections of operators.md name
         difference narrow product quotient reciprocal round_half_away round_half_even round_half_up seal sum widen
     """,
     "jquant.host": """
-        HostError disabled_checks export native_calls portable_module
+        HostError disabled_checks export native_calls portable_module write
     """,
     "jquant.kv_cache": """
         KeyValueCache append attend init
