@@ -61,7 +61,8 @@ def calibrate(
         soon as its own are known, before the sites after it are reached. All batches, which must have one shape, then go
         through the function at once, after they were read for the ranges of static inputs. Branches and loops with sites
         must then have conditions that do not differ between batches. Weights that a loop reads in all passes are quantized
-        in each with the statistics up to it.
+        in each with the statistics up to it. GPTQ's correction needs it, for which the float network runs beside the
+        quantized one.
 
     Returns:
       A dict of `jquant.calibration.Range`, float32, keyed by the name of the site. For a site whose weights need more, it
@@ -70,7 +71,8 @@ def calibrate(
       another order for the inputs of `quantize`. (`jax.tree.map` makes entries without that, which are taken by name.)
 
     Raises:
-      TransformError: a recipe that needs nothing observed, a function without sites, or no batch; statistics that do not
+      TransformError: a recipe that needs nothing observed, a function without sites, or no batch; GPTQ with a correction,
+        but not `sequential`; statistics that do not
         fit into memory; a pattern of the recipe that matches no site; a batch for which the function has different sites;
         a site, or one of its layers, that no batch reached, for example in a branch that was never taken; a static input
         that no finite number reached, because batches have only NaN and infinities, or no rows. (NaN and infinities among
@@ -116,6 +118,7 @@ def calibrate(
             sites = _observed_sites(plan)
             if first is None:
                 statistics.require_memory(_NAME, plan, plan.prepared())
+                _require_sequential(plan, sequential)
                 first, state = plan, {name: _initial(plan, site, sequential) for name, site in sites.items()}
             if state.keys() != sites.keys():
                 names = ", ".join(state.keys() ^ sites.keys())
@@ -163,6 +166,16 @@ def _observed_sites(plan: Plan) -> dict[str, Site]:
         message = "the recipe has no static inputs at these sites, and neither smoothing nor GPTQ: it needs no calibration"
         raise TransformError(f"{_NAME}: {message}")
     return sites
+
+
+def _require_sequential(plan: Plan, sequential: bool) -> None:
+    """Asserts that inputs whose errors are wanted have some."""
+    corrected = [site.name for site in plan.prepared() if site.storage.preparation.needs_errors]
+    if corrected and not sequential:
+        message = (
+            f"the weights of some sites, such as {corrected[0]}, are corrected for what earlier sites put into their inputs"
+        )
+        raise TransformError(f"{_NAME}: {message}, which needs sequential=True")
 
 
 class _State(NamedTuple):

@@ -29,50 +29,65 @@ class InputStatistics(NamedTuple):
       products: ``X^T X``, of shape (K, K), or (batch, K, K) for a product of batches of matrices.
       largest: ``max|x|`` of each channel, of shape (K,).
       mean: ``mean|x|`` of each channel, of shape (K,).
+      errors: ``X^T (Y - X)``, of the shape of `products`, with Y the same rows in the float network.
     """
 
     range: Range | None = None
     products: Any = None
     largest: Any = None
     mean: Any = None
+    errors: Any = None
 
 
 class Sums(NamedTuple):
-    """The statistics of the rows so far, of one layer; `products` is None if no scheme needs it."""
+    """The statistics of the rows so far, of one layer; `products` and `errors` are None if no scheme needs them."""
 
     rows: jax.Array  # their number, int32
     products: jax.Array | None
     largest: jax.Array
     magnitudes: jax.Array
+    errors: jax.Array | None
 
 
 def initial(plan: Plan, site: Site) -> Sums:
     """The sums before the first batch, for all layers."""
     batch, depth = site.matrix_batch, site.depth
     sizes = plan.sizes(site)
+    preparation = site.storage.preparation
+    products = jnp.zeros((*sizes, *batch, depth, depth), jnp.float32)
     return Sums(
         rows=jnp.zeros(sizes, jnp.int32),
-        products=jnp.zeros((*sizes, *batch, depth, depth), jnp.float32) if site.storage.preparation.needs_products else None,
+        products=products if preparation.needs_products else None,
         largest=jnp.zeros((*sizes, depth), jnp.float32),
         magnitudes=jnp.zeros((*sizes, depth), jnp.float32),
+        errors=products if preparation.needs_errors else None,
     )
 
 
-def updated(sums: Sums, rows: jax.Array) -> Sums:
-    """The sums after some more rows: a matrix (rows, K), or a batch of these."""
+def updated(sums: Sums, rows: jax.Array, exact: jax.Array | None = None) -> Sums:
+    """The sums after some more rows: a matrix (rows, K), or a batch of these; `exact` are those of the float network."""
     rows = rows.astype(jnp.float32)
     magnitudes, over = jnp.abs(rows), tuple(range(rows.ndim - 1))
-    products = sums.products
+    products, errors = sums.products, sums.errors
     if products is not None:
-        subscripts = "...rk,...rl->...kl" if products.ndim == rows.ndim else "...rk,...rl->kl"
-        sharding = _whole(jax.typeof(rows).sharding)
-        products = products + jnp.einsum(subscripts, rows, rows, precision=lax.Precision.HIGHEST, out_sharding=sharding)
+        products = products + _product(rows, rows, products.ndim)
+    if errors is not None:
+        assert exact is not None
+        errors = errors + _product(rows, exact.astype(jnp.float32) - rows, errors.ndim)
     return Sums(
         rows=sums.rows + math.prod(rows.shape[:-1]),
         products=products,
         largest=jnp.maximum(sums.largest, magnitudes.max(over, initial=0)),
         magnitudes=sums.magnitudes + magnitudes.sum(over),
+        errors=errors,
     )
+
+
+def _product(rows: jax.Array, others: jax.Array, rank: int) -> jax.Array:
+    """``rows^T others``, of that rank: of each matrix of a batch, or of all of them."""
+    subscripts = "...rk,...rl->...kl" if rank == rows.ndim else "...rk,...rl->kl"
+    sharding = _whole(jax.typeof(rows).sharding)
+    return jnp.einsum(subscripts, rows, others, precision=lax.Precision.HIGHEST, out_sharding=sharding)
 
 
 def _whole(sharding: Any) -> NamedSharding | None:
@@ -84,7 +99,8 @@ def _whole(sharding: Any) -> NamedSharding | None:
 def finished(sums: Sums) -> InputStatistics:
     """The statistics of all rows."""
     count = jnp.maximum(sums.rows, 1).astype(jnp.float32)
-    return InputStatistics(products=sums.products, largest=sums.largest, mean=sums.magnitudes / count[..., None])
+    mean = sums.magnitudes / count[..., None]
+    return InputStatistics(products=sums.products, largest=sums.largest, mean=mean, errors=sums.errors)
 
 
 def require_memory(name: str, plan: Plan, sites: Sequence[Site]) -> None:
@@ -179,6 +195,7 @@ def needed(site: Site, observed: InputStatistics) -> InputStatistics:
         products=observed.products if site.storage.preparation.needs_products else None,
         largest=observed.largest if isinstance(smoothing, SmoothQuant) else None,
         mean=observed.mean if isinstance(smoothing, Awq) else None,
+        errors=observed.errors if site.storage.preparation.needs_errors else None,
     )
 
 

@@ -214,7 +214,8 @@ class Collector:
             preparation=preparation,
         )
         rows = tuple(map(tuple, product_dimensions(equation, 1 - operand))) if kind == MATMUL else None
-        observed = input, weights.levels, rows, bool(selected), preparation.needs_products
+        needed = preparation.needs_products, preparation.needs_errors
+        observed = input, weights.levels, rows, bool(selected), needed
         statistics = self._statistics.setdefault(observed, name) if preparation.needs_statistics else name
         shaped_by = statistics if preparation.needs_statistics else None
         spec = None if shard is None else shard.spec

@@ -17,15 +17,19 @@ class Gptq:
     Attributes:
       damping: what is added to the diagonal of X^T X, as a share of its mean.
       activation_order: whether rows are rounded by falling diagonal of X^T X, and not in the order of the matrix.
+      correction: how much of what the sites before have put into the inputs is corrected for: 0 nothing, 1 all.
     """
 
     damping: float = 0.01
     activation_order: bool = True
+    correction: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "damping", number("Scheme", "the damping of weight_rounding", self.damping, 0, 1))
         order = boolean("Scheme", "the activation order of weight_rounding", self.activation_order)
         object.__setattr__(self, "activation_order", order)
+        share = number("Scheme", "the correction of weight_rounding", self.correction, 0, 1)
+        object.__setattr__(self, "correction", share)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +71,11 @@ class Preparation(NamedTuple):
     def needs_products(self) -> bool:
         """Whether X^T X of the inputs must be known."""
         return self.rounding is not None or isinstance(self.smoothing, Awq)
+
+    @property
+    def needs_errors(self) -> bool:
+        """Whether the errors of the inputs, beside those of the float network, must be known."""
+        return self.rounding is not None and self.rounding.correction > 0
 
     @property
     def needs_statistics(self) -> bool:

@@ -108,8 +108,10 @@ class Scheme:
         one device: a power of two. The sums of blocks are then added in that many runs, whether there is a mesh or not.
       weight_rounding: ``"NEAREST"``, or ``"GPTQ"``: one row of a matrix after the other, where later rows make up for the
         error of each, as the inputs of calibration require. As a list, with its options: ``("GPTQ", damping,
-        activation_order)``, by default 0.01 and True: what is added to the diagonal of X^T X, as a share of its mean, and
-        whether the rows whose inputs are the largest are rounded first. Blocks stay those of the matrix.
+        activation_order, correction)``, by default 0.01, True and 0: what is added to the diagonal of X^T X, as a share of
+        its mean; whether the rows whose inputs are the largest are rounded first; and how much of the error that earlier
+        sites have put into the inputs the weights make up for before they are rounded, from 0 to 1 (QEP), which needs
+        ``calibrate(..., sequential=True)``. Blocks stay those of the matrix.
       weight_range: ``"min_max"``, or ``"mean_squared_error"``: for each block, that share of its range, from 0.3 to 1 in
         steps of 0.02, which leaves the smallest squared error. Weights beyond it saturate. In MX formats, whose scales are
         powers of two: half of it, all, or twice as much; in NVFP4 also one and a half, so that the largest weight becomes 4

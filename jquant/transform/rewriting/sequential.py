@@ -1,5 +1,10 @@
-"""Statistics of inputs in a network whose earlier sites are quantized already."""
+"""Statistics of inputs in a network whose earlier sites are quantized already.
 
+Where a site is corrected for the errors of its inputs, the float network runs beside the quantized one: both are places of
+one mapped axis.
+"""
+
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,12 +20,13 @@ from jquant.transform.observations import statistics
 from jquant.transform.observations.statistics import Sums
 from jquant.transform.program import traced
 from jquant.transform.program.layouts import EMBEDDING
-from jquant.transform.program.plan import Plan, Site
+from jquant.transform.program.plan import ActivationProduct, Plan, Site
 from jquant.transform.rewriting import compute, rewrite, site_functions
 from jquant.transform.weights import layers
 from jquant.transform.weights.prepared_weights import without_factors
 
 _BATCHES = "batches"  # the name of the axis along which the batches are stacked
+_NETWORKS = "networks"  # that of the float network, at 0, and the quantized one
 
 
 def sequential_sums(
@@ -40,15 +46,35 @@ def sequential_sums(
     stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *batches)
     weights = {site: {WEIGHTS: value} for site, value in traced.weights_by_site(plan, list(leaves)).items()}
     initial = {site.name: statistics.initial(plan, site) for site in plan.prepared()}
+    has_both = any(site.storage.preparation.needs_errors for site in plan.prepared())
 
     def run(inputs: tuple[Any, ...], leaves: Sequence[Any], weights: Any, static: Any, state: Any) -> Any:
         resources = rewrite.Resources(weights, static)
-        functions = site_functions.with_derivative(name, None)._replace(site=_quantized_output)
+        site = functools.partial(_quantized_output, has_both=has_both)
+        functions = site_functions.with_derivative(name, None)._replace(site=site)
+        functions = _of_both(functions) if has_both else functions
         sums = rewrite.run(plan, functions, [*leaves, *jax.tree.leaves(inputs)], resources, state)[1]
         return _refuse_differing(name)(sums)
 
+    if has_both:
+        run = jax.vmap(run, in_axes=None, out_axes=None, axis_name=_NETWORKS, axis_size=2)
     mapped = jax.vmap(run, in_axes=(0, None, None, None, None), out_axes=None, axis_name=_BATCHES)
     return jax.jit(mapped)(stacked, list(leaves), weights, static, initial)
+
+
+def _of_both(functions: rewrite.Functions) -> rewrite.Functions:
+    """The functions, which give the outputs of the float network at its place of the axis."""
+
+    def chosen(exact: Any, quantized: Any) -> Any:
+        return jnp.where(lax.axis_index(_NETWORKS) == 0, exact, quantized)
+
+    def site(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> Any:
+        return chosen(rewrite.float_output(site, operands), functions.site(site, operands, scope))
+
+    def product(product: ActivationProduct, operands: Sequence[Any], scope: rewrite.Scope) -> Any:
+        return chosen(rewrite.float_output(product, operands), functions.product(product, operands, scope))
+
+    return rewrite.Functions(site, product)
 
 
 def _refuse_differing(name: str) -> Callable[[Any], Any]:
@@ -64,7 +90,7 @@ def _refuse_differing(name: str) -> Callable[[Any], Any]:
     return common
 
 
-def _quantized_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope) -> jax.Array:
+def _quantized_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope, has_both: bool) -> jax.Array:
     """The output of a site, which is quantized with the sums so far, and those of its input in all batches."""
     if site.shard_map is not None:
         return rewrite.float_output(site, operands)
@@ -76,21 +102,25 @@ def _quantized_output(site: Site, operands: Sequence[Any], scope: rewrite.Scope)
         )
     observed = None
     if site.needs_statistics:
-        sums = scope.once(("sums", site.statistics), lambda: _observe(site, x, scope))
+        sums = scope.once(("sums", site.statistics), lambda: _observe(site, x, scope, has_both))
         observed = statistics.needed(site, statistics.finished(sums))
     stored = layers.pack_layer(site.storage, weights, observed).stored
     return compute.output(site, without_factors(stored), operands, stored.get(SMOOTHING), scope.static(site))
 
 
-def _observe(site: Site, x: jax.Array, scope: rewrite.Scope) -> Sums:
+def _observe(site: Site, x: jax.Array, scope: rewrite.Scope, has_both: bool) -> Sums:
     before: Sums = scope.state[site.statistics]
     zero = jax.tree.map(jnp.zeros_like, before)
-    own = statistics.updated(zero, compute.input_rows(site, x))
+    rows, exact = compute.input_rows(site, x), None
+    if has_both:
+        exact, rows = lax.all_gather(rows, _NETWORKS)
+    own = statistics.updated(zero, rows, exact)
     sums = Sums(
         rows=before.rows + lax.psum(own.rows, _BATCHES),
         products=None if own.products is None else before.products + lax.psum(own.products, _BATCHES),
         largest=jnp.maximum(before.largest, lax.pmax(own.largest, _BATCHES)),
         magnitudes=before.magnitudes + lax.psum(own.magnitudes, _BATCHES),
+        errors=None if own.errors is None else before.errors + lax.psum(own.errors, _BATCHES),
     )
     scope.state = {**scope.state, site.statistics: sums}
     return sums

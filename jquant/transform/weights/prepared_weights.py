@@ -26,7 +26,7 @@ class Packed(NamedTuple):
     Attributes:
       stored: the arrays that store it.
       succeeded: whether it could be rounded: GPTQ may fail.
-      matrix: the floats that were to be rounded: smoothed and rotated.
+      matrix: the floats that were to be rounded: smoothed, rotated and corrected.
     """
 
     stored: Stored
@@ -44,12 +44,19 @@ def pack(format: WeightFormat, preparation: Preparation, matrix: jax.Array, stat
     products = None
     if preparation.needs_products:
         assert statistics is not None
-        products = _products(preparation, statistics, factors)
+        products = _products(preparation, statistics.products, factors)
+    if preparation.needs_errors:
+        assert statistics is not None
+        assert products is not None
+        matrix, succeeded = _corrected(
+            preparation.rounding, matrix, products, _products(preparation, statistics.errors, factors)
+        )
     parameters = _parameters(format, preparation, matrix, products)
     rounded = matrix
     if preparation.rounding is not None:
         assert products is not None
-        rounded, succeeded = _rounded(format, preparation.rounding, matrix, parameters, products)
+        rounded, is_rounded = _rounded(format, preparation.rounding, matrix, parameters, products)
+        succeeded = succeeded & is_rounded
     stored = format.store(rounded, parameters)
     return Packed(stored if factors is None else {**stored, SMOOTHING: factors}, succeeded, matrix)
 
@@ -98,19 +105,30 @@ def _factors(
     def error(factors: jax.Array) -> jax.Array:
         changed = prepared(preparation, matrix, factors)
         difference = format.rounded(changed, format.parameters(changed)) - changed
-        products = _products(preparation, statistics, factors)
+        products = _products(preparation, statistics.products, factors)
         return jnp.sum(difference * jnp.matmul(products, difference, precision=lax.Precision.HIGHEST))
 
     return smoothing.awq(statistics.mean, error)
 
 
-def _products(preparation: Preparation, statistics: InputStatistics, factors: jax.Array | None) -> jax.Array:
-    """X^T X of the inputs, smoothed and rotated."""
-    products = statistics.products
+def _products(preparation: Preparation, products: jax.Array, factors: jax.Array | None) -> jax.Array:
+    """X^T X of the inputs, or X^T of their errors, smoothed and rotated."""
     if factors is not None:
         of_rows = factors.reshape((1,) * (products.ndim - 2) + (-1, 1))
         products = products * of_rows * jnp.swapaxes(of_rows, -1, -2)
     return rotation.of_products(products) if preparation.is_rotated else products
+
+
+def _corrected(
+    options: Gptq | None, matrix: jax.Array, products: jax.Array, errors: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The matrices that make up for errors of their inputs, and whether that succeeded for all of them."""
+    assert options is not None
+    if matrix.ndim == 2:
+        return gptq.corrected(options, matrix, products, errors)
+    axis = 0 if products.ndim > 2 else None
+    results, succeeded = jax.vmap(functools.partial(gptq.corrected, options), (0, axis, axis))(matrix, products, errors)
+    return results, succeeded.all()
 
 
 def _rounded(
