@@ -176,7 +176,8 @@ PREPARATIONS = {  # of weights: values that a scheme takes, and others that it d
         ["NEAREST", "GPTQ", ("GPTQ", 0.05), ("GPTQ", 0, False), ["GPTQ", np.float32(0.5), np.bool(True)]],
         [
             *("GPTQ4", (), [], ["*"], [["GPTQ"]], ("NEAREST", 1), ("GPTQ", -0.1), ("GPTQ", 1.5), ("GPTQ", np.nan)),
-            *(("GPTQ", None), ("GPTQ", "0.1"), ("GPTQ", True), ("GPTQ", 0.1, 1), ("GPTQ", 0.1, True, 3), ("GPTQ", 0.1, True, 0.5, 0), {"GPTQ": 0.1}),
+            *(("GPTQ", None), ("GPTQ", "0.1"), ("GPTQ", True), ("GPTQ", 0.1, 1), ("GPTQ", 0.1, True, 3), {"GPTQ": 0.1}),
+            *(("GPTQ", 0.1, True, 0.5, 0), ("GPTQ", 0.1, True, "0.5")),
             *(("AWQ",), "mean_squared_error"),
         ],
     ),
