@@ -19,7 +19,7 @@ import jax
 from benchmarks import environment
 from benchmarks.accuracy import language_model, qwix, sentence_encoder
 from benchmarks.accuracy.network import Moments, Network, fitted, read, replaced
-from benchmarks.accuracy.schemes import SCHEMES
+from benchmarks.accuracy.schemes import SCHEMES, is_sequential
 from jquant import transform
 from jquant.errors import Error
 
@@ -67,20 +67,32 @@ def nbytes(tree: Any) -> int:
 
 
 class Calibration:
-    """What `transform.calibrate` returns, and its seconds: once for all schemes, with X^T X, maxima and means."""
+    """What `transform.calibrate` returns, and its seconds: once for all schemes, with X^T X, maxima and means.
+
+    Sequential ones have their own, of the batches of the last one's shape: all go through the network at once.
+    """
 
     def __init__(self, network: Network) -> None:
         self._network, self._known = network, None
 
-    def of(self, scheme: transform.Scheme) -> tuple[Any, Seconds | None]:
+    def of(self, name: str, scheme: transform.Scheme) -> tuple[Any, Seconds | None]:
+        if is_sequential(name):
+            *_, last = self._network.calibration
+            batches = [batch for batch in self._network.calibration if batch.shape == last.shape]
+            return self._calibrated(scheme, batches, sequential=True)
         if (scheme.weight_rounding, scheme.smoothing) == ("NEAREST", None):
             return None, None
         if self._known is None:
-            network, recipe = self._network, self._network.recipe(ALL_STATISTICS)
-            begin = Seconds.now()
-            calibration = transform.calibrate(network.apply, network.params, network.calibration, recipe)
-            self._known = jax.block_until_ready(calibration), begin.until_now()
+            self._known = self._calibrated(ALL_STATISTICS, self._network.calibration, sequential=False)
         return self._known
+
+    def _calibrated(
+        self, scheme: transform.Scheme, batches: Sequence[jax.Array], *, sequential: bool
+    ) -> tuple[Any, Seconds]:
+        network, begin = self._network, Seconds.now()
+        recipe = network.recipe(scheme)
+        calibration = transform.calibrate(network.apply, network.params, batches, recipe, sequential=sequential)
+        return jax.block_until_ready(calibration), begin.until_now()
 
 
 def our_rows(network: Network, expected: list[jax.Array], names: Sequence[str]) -> Iterator[Row]:
@@ -90,7 +102,7 @@ def our_rows(network: Network, expected: list[jax.Array], names: Sequence[str]) 
         try:
             scheme = transform.Scheme(**SCHEMES[name])
             recipe = network.recipe(scheme)
-            statistics, calibration_seconds = calibration.of(scheme)
+            statistics, calibration_seconds = calibration.of(name, scheme)
             begin = Seconds.now()
             apply, params = transform.quantize(
                 network.apply, network.params, recipe, network.evaluation[0], calibration=statistics

@@ -11,6 +11,9 @@ _METHODS = {
     "GPTQ": _GPTQ,
     "GPTQ, min_max": {"weight_rounding": "GPTQ"},
     "AWQ, GPTQ": {"smoothing": "AWQ", **_GPTQ},
+    "GPTQ, sequential": _GPTQ,
+    "GPTQ, half corrected": {**_GPTQ, "weight_rounding": ("GPTQ", 0.01, True, 0.5)},
+    "GPTQ, corrected": {**_GPTQ, "weight_rounding": ("GPTQ", 0.01, True, 1.0)},
 }
 _BLOCKS = {
     "by channel": {},
@@ -19,6 +22,11 @@ _BLOCKS = {
 }
 _FLOATS = {"activations": "FLOAT"}
 _ROWS = {"activations": "DYNAMIC_ROW"}
+
+
+def is_sequential(name: str) -> bool:
+    """Whether a scheme is calibrated with the inputs that the quantized network gives its sites."""
+    return name.endswith(("sequential", "corrected"))
 
 
 def _int4(blocks: str, activations: dict[str, Any], methods: tuple[str, ...]) -> dict[str, dict[str, Any]]:
@@ -33,6 +41,10 @@ SCHEMES: dict[str, dict[str, Any]] = {
     **_int4("by channel", _FLOATS, tuple(_METHODS)),
     **_int4("by 128", _FLOATS, tuple(_METHODS)),
     **_int4("by 32", _FLOATS, tuple(_METHODS)),
+    **{
+        f"int2 by 32: {method}": {"weight_type": "INT2", **_BLOCKS["by 32"], **_FLOATS, **_METHODS[method]}
+        for method in ("MSE ranges", "GPTQ", "GPTQ, sequential", "GPTQ, half corrected", "GPTQ, corrected")
+    },
     "uint4 by 32: nearest": {"weight_type": "UINT4", **_BLOCKS["by 32"], **_FLOATS},
     **_int4("by 32", _ROWS, ("nearest", "MSE ranges", "GPTQ", "AWQ, GPTQ")),
     "int8 by channel: nearest": _FLOATS,
