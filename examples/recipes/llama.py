@@ -30,12 +30,20 @@ CONFIG = {
 
 
 def read(folder):
-    """The configuration and the parameters of a folder. Those of the layers are stacked: one program serves them all."""
+    """The configuration, the types of parameters, and what reads one. Layers are stacked: one program serves them all."""
     config, checkpoint = json.loads(Path(folder, "config.json").read_text()), jquant.checkpoints.load(folder)
     first, numbers = "model.layers.0.", range(config["num_hidden_layers"])
-    names = [name.removeprefix(first) for name in checkpoint if name.startswith(first)]
-    layers = {name: np.stack([checkpoint[f"model.layers.{n}.{name}"] for n in numbers]) for name in names}
-    return config, {name: checkpoint[name] for name in checkpoint if ".layers." not in name} | {"layers": layers}
+
+    def load(name):
+        if name.startswith("layers/"):
+            return np.stack([checkpoint[name.replace("layers/", f"model.layers.{n}.")] for n in numbers])
+        return checkpoint[name]
+
+    def types(names, prefix=""):
+        return {name: jax.eval_shape(functools.partial(load, prefix + name)) for name in names}
+
+    layers = types([name.removeprefix(first) for name in checkpoint if name.startswith(first)], "layers/")
+    return config, types([name for name in checkpoint if ".layers." not in name]) | {"layers": layers}, load
 
 
 def norm(x, weight, epsilon):
@@ -113,13 +121,14 @@ def make_checkpoint(folder):
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         make_checkpoint(folder)  # in place of one that was published
-        config, params = read(folder)
-
-    apply = functools.partial(llama, config)
-    prompt = jax.random.randint(jax.random.key(0), (1, 16), 0, config["vocab_size"])
-    inputs = prompt, new_cache(config, 1, 32), 0
-    quantized_apply, quantized_params = transform.quantize(apply, params, transform.weight_only_int4, *inputs)
-    tokens = write(quantized_apply, quantized_params, prompt, new_cache(config, 1, 32), 16)
+        config, types, load = read(folder)
+        apply = functools.partial(llama, config)
+        prompt = jax.random.randint(jax.random.key(0), (1, 16), 0, config["vocab_size"])
+        inputs = prompt, new_cache(config, 1, 32), 0
+        quantized_apply, quantized_params = transform.quantize(apply, types, transform.weight_only_int4, *inputs, load=load)
+        tokens = write(quantized_apply, quantized_params, prompt, new_cache(config, 1, 32), 16)
+        params = {name: load(name) for name in types if name != "layers"}
+        params["layers"] = {name: load(f"layers/{name}") for name in types["layers"]}
     assert tokens.shape == (1, 16)
 
     before, after = (sum(x.nbytes for x in jax.tree.leaves(tree)) for tree in (params, quantized_params))

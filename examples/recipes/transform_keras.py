@@ -21,7 +21,7 @@ def main() -> None:
     # Random weights have a softmax that is almost constant, whatever the image: logits are compared.
     model = keras.applications.VGG16(input_shape=(32, 32, 3), weights=None, classes=10, classifier_activation=None)
 
-    params = {variable.path: variable.value for variable in model.variables}
+    params = {variable.path: jnp.array(variable.value) for variable in model.variables}
 
     def apply(params, images):
         trained = [params[variable.path] for variable in model.trainable_variables]

@@ -70,7 +70,7 @@ class Source:
         """Raises an error, or warns, if the packed weights of a site are not what they should be."""
         largest = outcome.largest
         if not np.isfinite(largest).all():
-            self._warn(f"{self._weights(site)} hold NaN or infinity, whose blocks are NaN or wrong")
+            self._warn(f"{self._weights(site)} hold NaN or infinity, whose outputs are NaN or wrong")
         elif outcome.is_clipped.any():
             message = f"{self._weights(site)} reach {largest.max():.3g}, beyond the largest scale of the type"
             raise TransformError(
