@@ -122,6 +122,10 @@ def _parameters(array: Any, matrix: Any, size: int, scheme: transform.Scheme, dt
     function = linear_reference.scale_and_zero_point if array is np else jquant.scale_and_zero_point
     if scheme.weight_type.startswith("U"):
         return tuple(function(low, high, dtype))
+    if scheme.weight_type == "INT4":  # as Q4_0 of GGUF has them
+        low, high = np.minimum(np.asarray(low), 0), np.maximum(np.asarray(high), 0)
+        scale = np.where(high > -low, high, low) / np.float32(-8)
+        return array.asarray(np.where(np.abs(scale) < np.finfo(np.float32).tiny, np.float32(1), scale)), None
     return function(low, high, dtype, symmetric=True, narrow_range=True)[0], None
 
 

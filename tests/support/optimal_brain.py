@@ -156,7 +156,7 @@ def optimal_brain(
 def to_nearest(matrix: np.ndarray, stored: Stored, allowed: Elements) -> np.ndarray:
     """The elements nearest to each number of a matrix."""
     with np.errstate(divide="ignore", invalid="ignore"):  # a block of zeros of NVFP4 has the scale 0
-        quotients = np.where(stored.scales > 0, matrix.astype(np.float64) / stored.scales, 0)
+        quotients = np.where(stored.scales != 0, matrix.astype(np.float64) / stored.scales, 0)
     return allowed.nearest(quotients + stored.zero_points)[0]
 
 
@@ -225,6 +225,7 @@ def range_candidates(scheme: Any, matrix: np.ndarray, block_size: int) -> Candid
     low, high = (np.minimum(blocks.min(1), 0), np.maximum(blocks.max(1), 0))
     bound = np.maximum(-low, high)
     shares = [1, 2, 0.5] if name.startswith("MX") else [*np.arange(50, 14, -1) / 50, *([1.5] if name == "NVFP4" else [])]
+    shares = [*shares, *(-each for each in shares)] if name == "INT2" else shares  # -2 may be above all numbers
     scales, zero_points = [], []
     for share in np.asarray(shares, np.float32):
         zero_point = np.zeros_like(bound)
@@ -244,6 +245,9 @@ def range_candidates(scheme: Any, matrix: np.ndarray, block_size: int) -> Candid
             steps = 2 ** int(name.removeprefix("UINT")) - 1
             scale, zero_point = reference.scale_and_zero_point(low * share, high * share, jnp.dtype(name.lower()))
             assert np.abs(scale - (high - low) * share / steps)[bound > 0].max() < 1e-6 * scale.max()
+        elif name == "INT4":
+            signed = np.where(high > -low, high, low)  # what becomes -8
+            scale = np.where(bound > 0, signed * share / np.float32(-8), one)
         else:
             steps = 2 ** (int(name.removeprefix("INT")) - 1) - 1
             scale = np.where(bound > 0, bound * share / np.float32(steps), one)

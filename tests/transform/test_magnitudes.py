@@ -19,7 +19,7 @@ from jquant.transform import Scheme
 from jquant.transform.formats import weight_formats
 
 K, N = 37, 6
-INTEGERS = {"INT8": 127, "INT4": 7, "INT2": 1, "UINT8": 255, "UINT4": 15}
+INTEGERS = {"INT8": 127, "INT4": 8, "INT2": 1, "UINT8": 255, "UINT4": 15}
 # Of 8-bit floats: the largest, half of the distance of neighbours over the number, and half of the smallest.
 FLOAT8 = {"FLOAT8E4M3FN": (448, 2**-4, 2**-10), "FLOAT8E5M2": (57344, 2**-3, 2**-17)}
 # The largest error over the largest magnitude of the block: a half step, or what saturates above the largest number.
@@ -104,7 +104,8 @@ def bound(scheme: Scheme, w: np.ndarray) -> np.ndarray:
     """The largest error of each weight rounded to nearest, in float64.
 
     Integers: with the width b of a block, ``max|w|`` or that of the range, and Q steps, half of the scale, or up to three
-    halves with a zero point. The scale is ``b / Q``, rounded, or at most one smallest number of its type above that.
+    halves with a zero point, or all of it for INT4, whose numbers end at 7. The scale is ``b / Q``, rounded, or at most one
+    smallest number of its type above that.
     """
     name = scheme.weight_type
     size = scheme.block_size or (32 if name in MICROSCALING else K)
@@ -127,7 +128,7 @@ def bound(scheme: Scheme, w: np.ndarray) -> np.ndarray:
         return np.maximum(np.abs(w) * FLOAT8[name][1] * (1 + 2**-6), scale * FLOAT8[name][2])
     if name.startswith("U"):  # the zero point is that of the float32 scale: half a step more, if that is rounded to 16 bits
         return scale * (1 if scheme.scale_type == "FLOAT32" else 3 / 2)
-    return scale / 2
+    return scale if name == "INT4" else scale / 2
 
 
 def largest_of(scheme: Scheme) -> float:

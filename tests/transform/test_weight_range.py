@@ -73,7 +73,7 @@ def test_smallest_error(format, count):
     count("blocks whose range was searched", error.size)
     count("blocks whose two best shares are equal but for rounding", int((error > errors.min(0)).sum()))
     # The numbers are the nearest with these scales. What is a tie in float64 may be none in float32.
-    steps = np.where(stored.scales > 0, stored.scales, 1)  # those of a block of zeros are 0 in NVFP4
+    steps = np.where(stored.scales != 0, stored.scales, 1)  # those of a block of zeros are 0 in NVFP4
     nearest, distances = allowed.nearest(w.astype(np.float64) / steps + stored.zero_points)
     np.testing.assert_array_equal(stored.numbers[distances > 1e-6], nearest[distances > 1e-6])
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.sharding import PartitionSpec
 
 from jquant.arithmetic import exact, rounding, subbyte
@@ -227,15 +228,16 @@ class Blocks:
 
 @dataclasses.dataclass(frozen=True)
 class TwoBits:
-    """Integers from -1 to 1 in 2 bits, with a scale for each block of a column: what `matmul_n_bits` takes.
+    """Integers of 2 bits with a scale for each block of a column: what `matmul_n_bits` takes.
 
-    Stored in its layout: ``values``, uint8, of shape (..., N, G, block size / 4), and ``scale``, of shape (..., N, G).
+    They reach from -1 to 1, and with a searched range to -2 as well. Stored in its layout: ``values``, uint8, of shape
+    (..., N, G, block size / 4), and ``scale``, of shape (..., N, G).
     """
 
     block_size: int
     scale_type: str
 
-    shares: ClassVar[Sequence[float]] = SHARES
+    shares: ClassVar[Sequence[float]] = *SHARES, *(-share for share in SHARES)  # by a negative scale, -2 is above
 
     @property
     def title(self) -> str:
@@ -296,9 +298,14 @@ def _parameters(
     x: jax.Array, over: Sequence[int], weight_type: str, scale_type: str, share: jax.Array | None = None
 ) -> BlockParameters:
     """The scale and, for an unsigned type, the zero point that `x` shares along `over`, which keep a size of 1."""
-    if not weight_type.startswith("U"):
-        return {"scale": scale_of(share_of(largest(x, over), share), _steps(weight_type), scale_type)[0]}
+    if weight_type in ("INT8", "INT2"):
+        of_magnitude = None if share is None else lax.abs(share)
+        scale, _ = scale_of(share_of(largest(x, over), of_magnitude), _steps(weight_type), scale_type)
+        return {"scale": scale if share is None else jnp.where(share < 0, -scale, scale)}
     low, high = extremes.range_with_zero(exact.numerator(x), tuple(over))
+    if weight_type == "INT4":  # the number that is the farthest from 0 becomes -8, by a negative scale if it is positive
+        scale, _ = scale_of(share_of(lax.max(-low, high), share), _steps(weight_type) + 1, scale_type)
+        return {"scale": jnp.where(high > -low, -scale, scale)}
     low, high = share_of(low, share), share_of(high, share)
     scale, is_limited = scale_of(high - low, _steps(weight_type), scale_type)
     zero_point = scale_and_zero_point(low, high, weight_type).zero_point

@@ -76,7 +76,9 @@ class Scheme:
     Weights are quantized as the parameters hold them: a cast between the parameter and the product, to bfloat16 for example,
     is applied after the quantization. Each is stored in its own number of bits.
 
-    - ``"INT8"``, ``"INT4"``, ``"INT2"``: integers from -127, -7 or -1 on, symmetric; the scale is ``max|x|`` over 127, 7, 1.
+    - ``"INT8"``, ``"INT2"``: integers from -127 or -1 on, symmetric; the scale is ``max|x|`` over 127 or 1.
+    - ``"INT4"``: integers from -8 to 7; the scale is the number of the largest magnitude over -8, as in Q4_0 of GGUF. It is
+      negative if that number is positive, and numbers of the other sign beyond 7/8 of it saturate.
     - ``"UINT8"``, ``"UINT4"``: integers from 0 to 255 or 15, with a zero point; the scale is the width of the range, which
       holds 0, over 255 or 15.
     - ``"FLOAT8E4M3FN"``, ``"FLOAT8E5M2"``: 8-bit floats; the scale is ``max|x|`` over 448 or 57344.
@@ -84,11 +86,12 @@ class Scheme:
       computes, with a power of two for each block.
     - ``"NVFP4"``: what `nvfp4_quantize` computes, with an 8-bit float for each block of 16, and one scale for the tensor.
 
-    Scales do not reach the lowest integer of symmetric ones, such as -8: it has no counterpart, and such a scale would clip
-    numbers of the other sign. Only weights beyond the range of their scale, with GPTQ or a searched range, become that
-    integer. Integers are multiplied by quantized inputs or, with ``"FLOAT"`` activations, by floats. So are MXFP4,
-    MXFP6E2M3FN, MXINT8 and NVFP4, which are integers over a power of two; INT2 and all other floats, by floats alone. A
-    convolution takes INT8 and 8-bit floats without blocks, and stays float with any other type.
+    The lowest integer of INT8 and INT2, which has no counterpart, is for weights beyond the range of their scale alone, with
+    GPTQ or a searched range. One of the 16 of INT4 is too many to leave out: the steps are an eighth shorter with it, though
+    multiples of a seventh of the largest weight are exact no more. Integers are multiplied by quantized inputs or, with
+    ``"FLOAT"`` activations, by floats. So are MXFP4, MXFP6E2M3FN, MXINT8 and NVFP4, which are integers over a power of two;
+    INT2 and all other floats, by floats alone. A convolution takes INT8 and 8-bit floats without blocks, and stays float
+    with any other type.
 
     Attributes:
       weights: ``"PER_CHANNEL"``, a scale for each output channel (and for each row of an embedding table), or
@@ -115,8 +118,8 @@ class Scheme:
       weight_range: ``"min_max"``, or ``"mean_squared_error"``: for each block, that share of its range, from 0.3 to 1 in
         steps of 0.02, which leaves the smallest squared error. Weights beyond it saturate. In MX formats, whose scales are
         powers of two: half of it, all, or twice as much; in NVFP4 also one and a half, so that the largest weight becomes 4
-        in place of 6 ("Four Over Six"). For GPTQ and AWQ, which know X^T X, the error of each row counts as
-        much as its inputs, by the diagonal.
+        in place of 6 ("Four Over Six"); in INT2 also each share with a negative scale, by which -2 may be above all. For
+        GPTQ and AWQ, which know X^T X, the error of each row counts as much as its inputs, by the diagonal.
       smoothing: factors by which the channels of a product's input are multiplied, while the rows of its weights are divided
         by them. ``"SMOOTHQUANT"``, or ``("SMOOTHQUANT", strength)``, by default 0.5: ``max|w|**(1 - strength) /
         max|x|**strength``. ``"AWQ"``: ``mean|x|**-exponent``, with the exponent from 0 to 0.95 that leaves the smallest
