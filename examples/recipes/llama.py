@@ -134,7 +134,7 @@ def main() -> None:
     before, after = (sum(x.nbytes for x in jax.tree.leaves(tree)) for tree in (params, quantized_params))
     exact, _ = jax.jit(apply)(params, prompt, new_cache(config, 1, 32, "FLOAT32"), 0)
     logits, _ = jax.jit(quantized_apply)(quantized_params, prompt, new_cache(config, 1, 32), 0)
-    ratio = 10 * jnp.log10(jnp.var(exact) / jnp.var(logits - exact))
+    ratio = 10 * jnp.log10(jnp.sum(exact**2) / jnp.sum((logits - exact) ** 2))
     print(f"{before:,} bytes in bfloat16 -> {after:,}; {ratio:.0f} dB")
 
 

@@ -36,7 +36,7 @@ def main() -> None:
     assert all(row.reason is None for row in rows)
     print(f"{len(rows)} sites, from {rows[0].name} to {rows[-1].name}")
     before, after = (sum(x.nbytes for x in jax.tree.leaves(tree)) for tree in (params, quantized_params))
-    ratio = 10 * jnp.log10(jnp.var(logits) / jnp.var(int8_logits - logits))
+    ratio = 10 * jnp.log10(jnp.sum(logits**2) / jnp.sum((int8_logits - logits) ** 2))
     print(f"{before:,} bytes of parameters -> {after:,}; {ratio:.0f} dB")
 
 
