@@ -265,7 +265,7 @@ def test_merge_loses_precision():
         merged = quantized_apply(adapters.merge(quantized_apply, quantized_params, trained), x)
         added = expected - quantized_apply(quantized_params, x)
         errors.append(float(jnp.linalg.norm(merged - expected) / jnp.linalg.norm(added)))
-    np.testing.assert_allclose(errors, (0.762, 0.115), atol=0.01)
+    np.testing.assert_allclose(errors, (0.744, 0.115), atol=0.01)
 
 
 # Saving, and meshes
