@@ -28,7 +28,8 @@ class WeightFormat(Protocol):
     """How weights are stored. Equal weights in equal formats are stored once.
 
     Attributes:
-      shares: the shares of a block's range that may be better than all of it, the preferred ones first.
+      shares: the shares of a block's range that may be better than all of it, the preferred ones first. A negative one
+        stands for a negative scale.
     """
 
     shares: ClassVar[Sequence[float]]
