@@ -89,7 +89,7 @@ def test_other_shapes(name, count, full):
             expected = f"operand {position} {what}, {np.shape(changed)}"
             is_refused = check(case, other, compute=full or taken == 0, expected=expected)
             refused, taken = refused + is_refused, taken + (not is_refused)
-    assert refused
+    assert refused or case.operator in READS_THE_FIRST  # of which others are refused: see below
     count("parameters of other shapes that are refused", refused)
     count("parameters of other shapes that are taken", taken)
 

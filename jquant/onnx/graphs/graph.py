@@ -41,8 +41,9 @@ class Node:
 
     @property
     def title(self) -> str:
-        """How messages name the node."""
-        return f"node {self.name!r} ({self.qualified_operator}, version {self.version})"
+        """How messages name the node: one of a body after the node of the file that it helps to compute."""
+        title = f"node {self.name!r} ({self.qualified_operator}, version {self.version})"
+        return title if self.origin is None else f"{self.origin.title}: in its body, {title}"
 
     @property
     def subgraphs(self) -> dict[str, "Graph"]:
