@@ -59,7 +59,7 @@ NOT_FUSED = {
     ),
     "a factor of Gemm": (
         f"wd = DequantizeLinear(w, w_scale, w_zero)\n{qdq('x')}r = Gemm <alpha = 0.5> (xd, wd){OUTPUT}",
-        {},
+        {"x_scale": np.float32(2**-5), "w_scale": np.float32(2**-6)},  # exact sums, in any order
         {"Gemm of integer weights": 1},
         21,
     ),

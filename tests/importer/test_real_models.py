@@ -31,6 +31,7 @@ LARGE = {
 
 
 NEWEST = {"QDQ per channel"}  # in the gate, on the newest JAX alone
+SATURATING = {"voice filter"}  # by weights of all 8 bits, which other files avoid
 
 
 def parameters(names):
@@ -40,6 +41,11 @@ def parameters(names):
 
 def constants(name):
     return real.SPEECH if name == "silero_vad" else {}
+
+
+def need_sums(name):
+    if name in SATURATING:
+        need_exact_products("uint8", "int8")
 
 
 def check_nodes(name, proto, count, what):
@@ -73,6 +79,7 @@ def test_title_nodes(name, count):
 
 @pytest.mark.parametrize("name", parameters([name for name in real.FILES if not name.startswith("title")]))
 def test_nodes(name, count):
+    need_sums(name)
     check_nodes(name, real.read(name), count, name)
 
 
@@ -93,6 +100,7 @@ def test_larger_quantized_nodes(name, variant, count):
     "name", parameters(["classification", "smart-turn", "silero_vad", "detection", "recognition", *real.MORE])
 )
 def test_end_to_end(name):
+    need_sums(name)
     check_end_to_end(name, real.read(name), 0.999)
 
 

@@ -121,7 +121,7 @@ def test_in_a_branch():
     ("options", "left"),
     [
         ({"others": "i = Identity (w)"}, {"w", "s"}),
-        ({"others": "i = Identity (table)"}, {"w", "s"}),
+        ({"others": "i = Gather (table, tokens)"}, {"w", "s"}),
         ({"others": "i = Identity (s)"}, {"s"}),
         ({"others": "i = Identity (shape)"}, set()),
     ],
