@@ -94,6 +94,15 @@ def test_other_shapes(name, count, full):
     count("parameters of other shapes that are taken", taken)
 
 
+def test_message_of_a_body():
+    """A node of the body that replaces an operator is in no file: the message names the operator first."""
+    case = CASES["GroupNormalization"]
+    values, scale, bias = case.operands
+    model = jquant.onnx.load(model_of(case, [scale[:-1], bias]))
+    with pytest.raises(ModelError, match=r"^[^:]*node 'y' \(GroupNormalization, version 21\): in its body, node 'y/"):
+        jax.eval_shape(model, model.params, {"x0": values})
+
+
 def test_several_where_one_is_read():
     """jquant refuses them, although onnxruntime takes the first one."""
     for name in READS_THE_FIRST:
