@@ -82,7 +82,9 @@ def load(
         raise ModelError(f"n_bits is {n_bits!r}; it must be 'float' or 'int8'")
     if not isinstance(fold, bool):
         raise ModelError(f"fold is {fold!r}; it must be True or False")
-    proto, name = files.read(source)
+    file = files.read(source)
+    proto, large, name = file.model, file.arrays(), file.name
+    del file
     operator_sets = versions(proto.opset_import)
     version = operator_sets.get(DEFAULT_DOMAIN, _NEWEST)
     if not _OLDEST <= version <= _NEWEST:
@@ -92,12 +94,12 @@ def load(
             if proto.functions:
                 limits.check_expanded(proto)
                 proto = inliner.inline_local_functions(proto)
-            graph = Reader(operator_sets).graph(proto.graph)
+            graph = Reader(operator_sets).graph(proto.graph, large=large)
         fixed, replacements = _fixed(graph, constants or {}), _replacements(overrides or {})
         with _model_errors():
             parameter_shapes.check_file(graph, fixed, replacements)
-            dtypes = element_types(proto)
-            del proto  # the graph has copies of its arrays
+            dtypes = element_types(proto, large)
+            del proto, large  # the graph has their arrays
             graph = branches.decided(graph, fixed)
             fused: dict[str, int] = {}
             if qdq == "fused":
@@ -111,6 +113,7 @@ def load(
             if n_bits == "int8" and MATMUL_N_BITS not in replacements:
                 graph = with_int8_rows(graph)
             folded = folding.folded(graph, fixed, replacements.keys()) if fold else folding.Folded(graph)
+            del graph  # the model takes over its arrays, one by one
             return Model(folded, constants=fixed, overrides=replacements, name=name, fused=fused)
     except ModelError as error:
         raise error if str(error).startswith(name) else ModelError(f"{name}: {error}") from error

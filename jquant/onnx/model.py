@@ -15,7 +15,7 @@ from jquant.errors import ModelError
 from jquant.lowering import recording
 from jquant.onnx import arguments, summary
 from jquant.onnx.graphs.graph import Value, without_arrays
-from jquant.onnx.graphs.values import is_narrowed, to_jax
+from jquant.onnx.graphs.values import as_parameter, is_narrowed, to_jax
 from jquant.onnx.running import branches, limits, packing, recorded_nodes, statics, unsupported
 from jquant.onnx.running.evaluate import Evaluation, Watch
 from jquant.onnx.running.folding import Folded
@@ -64,31 +64,34 @@ class Model:
         small = {
             key for scope in graph.scopes() for key, array in scope.constants.items() if array.size <= _LARGEST_CONSTANT
         }
-        arrays = {**graph.arrays(), **constants}
-        analysis = statics.Analysis(graph, arrays)
+        arrays = graph.arrays()
+        analysis = statics.Analysis(graph, {*arrays, *constants})
         problems = [*unsupported.problems(graph, self._overrides, constants), *analysis.problems]
         if problems:
             lines = "".join(f"\n  {problem}" for problem in dict.fromkeys(problems))
             raise ModelError(f"{name} is not supported:{lines}")
         self._static = frozenset(analysis.static)
         self._deciding = branches.deciding(graph)
-        packed = packing.packed(graph, self._static, self._overrides)
-        self._known: dict[str, np.ndarray | None] = {}
+        self._graph = without_arrays(graph)  # the parameters are the only copy
+        types = {key: array.dtype for key, array in arrays.items()}
+        del graph
+        folded.release()
+        packed = packing.packed(self._graph, arrays, self._static | small, self._overrides)
+        self._known: dict[str, np.ndarray | None] = dict(constants)
         self.params = {}
-        for key, array in arrays.items():
-            if key in self._static or key in constants or key in small:
-                self._known[key] = array
+        for key in types:
+            if key in self._static or key in small:
+                self._known[key] = arrays[key]
             elif key in packed.matrices:
                 self.params[key] = packed.matrices[key]
             elif key in packed.absorbed:
                 self._known[key] = None
             else:
-                self.params[key] = to_jax(array, f"{name}: the initializer {key!r}")
-        self._graph = without_arrays(graph)  # the parameters are the only copy
+                self.params[key] = as_parameter(arrays.pop(key), f"{name}: the initializer {key!r}")
         self._computed = [key for key in folded.results if isinstance(self.params.get(key), jax.Array)]
         operators = collections.Counter(node.qualified_operator for node in folded.origin.nodes)
         self._folding = summary.Folding(operators, *folded.bytes)
-        types = {key: array.dtype for key, array in arrays.items() if key in self.params}
+        types = {key: dtype for key, dtype in types.items() if key in self.params}
         types |= {key: value.dtype for key, value in self.inputs.items() if value.dtype is not None}
         self._wide = {key: dtype for key, dtype in types.items() if is_narrowed(dtype)}
 

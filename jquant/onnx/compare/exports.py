@@ -138,7 +138,7 @@ def exported(
     if not isinstance(progress, bool):
         raise ModelError(f"progress is {shown(progress)}; it must be True or False")
     done = _shown_step() if progress else lambda value: value
-    proto, _ = files.read(model)
+    proto = files.read(model).whole()
     arguments = tuple(inputs) if params is None else (params, *inputs)
     feeds = _feeds(function, arguments, proto)
     levels = {optimized: done(session(proto.SerializeToString(), optimized=optimized)) for optimized in (False, True)}

@@ -58,7 +58,7 @@ def nodes(
       ImportError: onnxruntime is not installed.
       ModelError: as `load` and the call of the model do, and if onnxruntime does not accept the model.
     """
-    proto, _ = files.read(source)
+    proto = files.read(source).whole()
     model = load(proto, constants=constants, fold=False)
     expected = intermediate(proto, {**inputs, **arrays(constants or {})})
     rows: dict[str, Row] = collections.defaultdict(lambda: Row(""))

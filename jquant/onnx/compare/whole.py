@@ -59,7 +59,7 @@ def end_to_end(
       ImportError: onnxruntime is not installed.
       ModelError: onnxruntime does not accept the model.
     """
-    proto, _ = files.read(source)
+    proto = files.read(source).whole()
     reference = session(proto.SerializeToString(), optimized=True)
     feeds = {**inputs, **arrays(constants or {})}
     arguments = model.params, {name: jnp.asarray(inputs[name]) for name in model.inputs}

@@ -57,6 +57,19 @@ def to_jax(value: Any, name: str) -> Any:
     return jnp.asarray(fitted(value, jax_dtype(value.dtype, name), name))
 
 
+def as_parameter(value: Any, name: str) -> Any:
+    """An array of a file as a JAX array, outside of programs.
+
+    On a CPU it may be the same memory, so nobody may write to it.
+
+    Raises:
+      ModelError: as `to_jax` does.
+    """
+    if not isinstance(value, np.ndarray) or value.dtype == object:
+        return to_jax(value, name)
+    return jax.device_put(fitted(value, jax_dtype(value.dtype, name), name))
+
+
 def fitted(value: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
     """`value` in another integer dtype, in which every element must fit."""
     if value.dtype == dtype:

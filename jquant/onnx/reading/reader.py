@@ -29,10 +29,17 @@ class Reader:
         self._references = references
         self._dense_bytes = self._sparse_bytes = 0
 
-    def graph(self, proto: GraphProto, names: Mapping[str, str] | None = None, prefix: str = "") -> Graph:
+    def graph(
+        self,
+        proto: GraphProto,
+        names: Mapping[str, str] | None = None,
+        prefix: str = "",
+        large: Mapping[str, np.ndarray] | None = None,
+    ) -> Graph:
         """`proto` as a graph.
 
         Args:
+          large: initializers that are not in `proto`.
           names: the surrounding scope: unique names by those that `proto` uses.
           prefix: what makes the names unique that `proto` defines itself.
         """
@@ -42,7 +49,8 @@ class Reader:
             names[name] = prefix + name
             return names[name]
 
-        initializers = {defined(tensor.name): to_array(tensor) for tensor in proto.initializer}
+        initializers = {defined(name): array for name, array in (large or {}).items()}
+        initializers |= {defined(tensor.name): to_array(tensor) for tensor in proto.initializer}
         for sparse in proto.sparse_initializer:
             initializers[defined(sparse.values.name)] = self._dense(sparse)
         required = [value for value in proto.input if prefix + value.name not in initializers]

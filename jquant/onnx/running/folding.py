@@ -3,14 +3,14 @@
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from jquant.errors import ModelError
-from jquant.onnx.graphs.graph import Graph, Node, read_counts, rewritten
-from jquant.onnx.graphs.values import jax_dtype, to_jax
+from jquant.onnx.graphs.graph import Graph, Node, read_counts, rewritten, without_arrays
+from jquant.onnx.graphs.values import as_parameter, jax_dtype, to_jax
 from jquant.onnx.running import limits, recorded_nodes, registry, statics
 from jquant.onnx.running.evaluate import Evaluation
 
@@ -66,7 +66,8 @@ class Origin:
         return {name: values[name] for name in _outputs(self.nodes)}
 
 
-class Folded(NamedTuple):
+@dataclasses.dataclass
+class Folded:
     """A graph without the nodes that were evaluated.
 
     Attributes:
@@ -80,6 +81,10 @@ class Folded(NamedTuple):
     results: frozenset[str] = frozenset()
     origin: Origin = Origin()
     bytes: tuple[int, int] = (0, 0)
+
+    def release(self) -> None:
+        """Lets go of the arrays of the graph, which the caller has then alone."""
+        self.graph = without_arrays(self.graph)
 
 
 def folded(graph: Graph, fixed: Mapping[str, np.ndarray], replaced: Set[str]) -> Folded:
@@ -214,7 +219,7 @@ def _computed(evaluation: Evaluation, nodes: Sequence[Node], values: Mapping[str
     def operand(node: Node, name: str) -> Any:
         value = scope[name] if name in scope else values[name]
         stays = name in free or node.qualified_operator in _MOVING
-        return value if stays else to_jax(value, repr(name))
+        return value if stays else as_parameter(value, repr(name))
 
     scope: dict[str, Any] = {}
     with (

@@ -1,7 +1,7 @@
 """Packs constants that only products and look-ups of columns read, as integer matrices, when a model is loaded."""
 
 import collections
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, MutableMapping
 from typing import Any, NamedTuple
 
 import jax
@@ -164,16 +164,18 @@ class Packed(NamedTuple):
     absorbed: frozenset[str]
 
 
-def packed(graph: Graph, static: Collection[str], replaced: Collection[str]) -> Packed:
+def packed(
+    graph: Graph, constants: MutableMapping[str, np.ndarray], static: Collection[str], replaced: Collection[str]
+) -> Packed:
     """Packs the constants that all their readers would pack in the same way.
 
     Their zero points and scales must be constant, too.
 
     Args:
+      constants: by name. A matrix is removed as it is packed, so that of all matrices memory holds one twice.
       static: the names of values that must stay NumPy arrays.
       replaced: the operators for which the caller has functions, which take the operands as the file has them.
     """
-    constants = graph.arrays()
     nodes = [(node, [packing_of(node, i, replaced) for i in range(len(node.inputs))]) for node in graph.walk()]
     roles: dict[str, set[Any]] = {}
     for node, packings in nodes:
@@ -191,6 +193,7 @@ def packed(graph: Graph, static: Collection[str], replaced: Collection[str]) -> 
         matrix = packing.pack(constants[name], *parameters)
         if matrix is not None:
             matrices[name] = matrix
+            del constants[name]
     reads = collections.Counter(name for node, _ in nodes for name in node.inputs)
     for node, packings in nodes:
         for name, packing in zip(node.inputs, packings, strict=True):
