@@ -4,6 +4,7 @@ import io
 import os
 import threading
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -273,6 +274,16 @@ def test_nobody_writes_to_arrays_that_parameters_share():
     a, b = (numpy_helper.from_array(np.ones(2048, np.float32), name) for name in "ab")
     file = files.read(two_tensors(a, b))
     assert not any(array.flags.writeable for array in file.arrays().values())
+
+
+@pytest.mark.parametrize("mode", [jax.debug_nans, jax.transfer_guard, jax.disable_jit])
+def test_debugging_modes(mode):
+    """A file may have NaN, and parameters are put on a device because `load` says so."""
+    a, b = (numpy_helper.from_array(np.full(2048, value, np.float32), name) for name, value in (("a", np.nan), ("b", 1)))
+    with mode("disallow" if mode is jax.transfer_guard else True):
+        model = jquant.onnx.load(two_tensors(a, b), fold=False)
+    assert np.all(np.isnan(model.params["a"]))
+    np.testing.assert_array_equal(model.params["b"], 1)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import TensorProto
+from onnx import TensorProto, external_data_helper
 
 from jquant.errors import ModelError
 
@@ -193,7 +193,7 @@ def _loaded(tensor: TensorProto, folder: str, size: int) -> np.ndarray | None:
         place = entries | {"offset": str(int(entries.get("offset", 0)) + start), "length": str(part.size)}
         for key, value in place.items():
             piece.external_data.add(key=key, value=value)
-        onnx.external_data_helper.load_external_data_for_tensor(piece, folder)
+        external_data_helper.load_external_data_for_tensor(piece, folder)
         part[:] = np.frombuffer(piece.raw_data, np.uint8)
     return _as_array(tensor, memory)
 
