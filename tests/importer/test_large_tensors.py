@@ -265,6 +265,14 @@ def test_sizes_that_do_not_match(size):
         jquant.onnx.load(two_tensors(a, b))
 
 
+@pytest.mark.parametrize("other", [{"float_data": [1]}, {"data_location": TensorProto.EXTERNAL}])
+def test_two_places_for_the_elements(other):
+    a, b = (numpy_helper.from_array(np.zeros(2048, np.float32), name) for name in "ab")
+    b.MergeFrom(TensorProto(**other))
+    with pytest.raises(ModelError, match=r"^the model: .*b"):
+        jquant.onnx.load(two_tensors(a, b))
+
+
 def test_text_is_not_a_file():
     with pytest.raises(ModelError, match="open it in binary mode"):
         jquant.onnx.load(io.StringIO("model"))

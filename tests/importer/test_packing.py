@@ -1,5 +1,8 @@
 """Integer matrices that are packed when a model is loaded."""
 
+import gc
+import weakref
+
 import jax
 import numpy as np
 import pytest
@@ -7,6 +10,7 @@ import pytest
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
 
 import jquant.onnx  # noqa: E402
+from jquant.onnx.running.packing import IntegerMatrix  # noqa: E402
 
 from .quantized_models import integers, load_model  # noqa: E402
 
@@ -99,3 +103,25 @@ def test_transposed_matrices_are_packed_transposed():
     assert model.params["b"].shape == (5, 4)
     expected = (a.astype(np.int32) - 7) @ (b.T.astype(np.int32) - zero_point)
     np.testing.assert_array_equal(model(model.params, {"a": a})["y"], expected)
+
+
+def test_the_matrices_of_the_file_are_gone_as_they_are_packed(monkeypatch):
+    """So that of many matrices, memory holds one twice."""
+    rng = np.random.default_rng(7)
+    constants = {f"b{i}": integers(rng, 64, 64) for i in range(4)}
+    products = [("MatMulInteger", ["a", name], [f"y{name}"], {}) for name in constants]
+    casts = [("Cast", [f"y{name}"], [f"z{name}"], {"to": onnx.TensorProto.FLOAT}) for name in constants]
+    total = ("Sum", [f"z{name}" for name in constants], ["y"], {})
+    packed: list[weakref.ref[np.ndarray]] = []
+    pack = IntegerMatrix.pack
+
+    def watched(self, matrix, zero_point):
+        gc.collect()  # JAX keeps arrays that it is done with until then
+        assert not any(reference() is not None for reference in packed)
+        packed.append(weakref.ref(matrix))
+        return jax.block_until_ready(pack(self, matrix, zero_point))
+
+    monkeypatch.setattr(IntegerMatrix, "pack", watched)
+    inputs = [("a", np.uint8, [None, None])]
+    load_model([*products, *casts, total], inputs, ("y", FLOAT32, [None, 64]), constants)
+    assert len(packed) == 4
