@@ -8,7 +8,7 @@ from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.naming import Operator
 from jquant.arguments.operands import broadcast_shape
-from jquant.formulas import affine
+from jquant.kernels import elementwise
 from jquant.lowering.formula import formula
 from jquant.modes import FeatureLevel
 from jquant.placement import explain_array_errors
@@ -45,9 +45,7 @@ _DESCRIPTOR = Descriptor(
 
 @formula("quantized_linear_add", static=("output_dtype",))
 def _quantized_linear_add(a: Quantized, b: Quantized, output: ScaleZeroPoint, output_dtype: np.dtype) -> jax.Array:
-    rank = max(a.values.ndim, b.values.ndim)
-    a_value, b_value = (affine.dequantize(x.to_rank(rank)) for x in (a, b))
-    return affine.quantize(a_value + b_value, output, output_dtype)
+    return elementwise.add(a, b, output, output_dtype)
 
 
 @explain_array_errors

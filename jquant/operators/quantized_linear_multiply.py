@@ -1,7 +1,6 @@
 """onnxruntime's QLinearMul (domain com.microsoft)"""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
@@ -9,8 +8,7 @@ from jquant.arguments.call import Call
 from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.naming import Operator
 from jquant.arguments.operands import broadcast_shape
-from jquant.arithmetic import exact
-from jquant.formulas import affine
+from jquant.kernels import elementwise
 from jquant.lowering.formula import formula
 from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
@@ -38,10 +36,7 @@ _DESCRIPTOR = Descriptor(
 
 @formula("quantized_linear_multiply", static=("output_dtype",))
 def _quantized_linear_multiply(a: Quantized, b: Quantized, output: ScaleZeroPoint, output_dtype: np.dtype) -> jax.Array:
-    rank = max(a.values.ndim, b.values.ndim)
-    product = affine.difference(a.to_rank(rank)) * affine.difference(b.to_rank(rank))
-    scale = exact.product(exact.widen(a.scale), exact.widen(b.scale))
-    return affine.quantize(product.astype(jnp.float32) * scale, output, output_dtype)
+    return elementwise.multiply(a, b, output, output_dtype)
 
 
 @explain_array_errors

@@ -15,9 +15,6 @@
 namespace jquant {
 namespace {
 
-constexpr int64_t kFewestElements = int64_t{1} << 16;  // to share: fewer take a few microseconds
-constexpr int64_t kElementsOfPart = int64_t{1} << 13;
-
 // How ranges become scales and zero points: the formula of jquant/formulas/dynamic_quantization.py.
 struct Rule {
   bool is_symmetric;

@@ -9,6 +9,7 @@ XLA_FFI_Error* jquant_block_product(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* jquant_coded_block_product(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* jquant_convolution(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* jquant_dynamic_quantize(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* jquant_elementwise(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* jquant_product(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* jquant_weight_only(XLA_FFI_CallFrame* frame);
 }
@@ -20,15 +21,11 @@ const jquant_function* jquant_functions() {
     #name, version, reinterpret_cast<void*>(name) \
   }
   static const jquant_function functions[] = {
-      JQUANT_FUNCTION(jquant_block_product, 1),
-      JQUANT_FUNCTION(jquant_coded_block_product, 1),
-      JQUANT_FUNCTION(jquant_convolution, 1),
-      JQUANT_FUNCTION(jquant_convolution, 2),
-      JQUANT_FUNCTION(jquant_dynamic_quantize, 1),
-      JQUANT_FUNCTION(jquant_product, 1),
-      JQUANT_FUNCTION(jquant_product, 2),
-      JQUANT_FUNCTION(jquant_weight_only, 1),
-      {nullptr, 0, nullptr},
+      JQUANT_FUNCTION(jquant_block_product, 1),    JQUANT_FUNCTION(jquant_coded_block_product, 1),
+      JQUANT_FUNCTION(jquant_convolution, 1),      JQUANT_FUNCTION(jquant_convolution, 2),
+      JQUANT_FUNCTION(jquant_dynamic_quantize, 1), JQUANT_FUNCTION(jquant_elementwise, 1),
+      JQUANT_FUNCTION(jquant_product, 1),          JQUANT_FUNCTION(jquant_product, 2),
+      JQUANT_FUNCTION(jquant_weight_only, 1),      {nullptr, 0, nullptr},
   };
   return functions;
 }

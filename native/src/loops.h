@@ -6,6 +6,7 @@
 #include "block_product.h"
 #include "convolution.h"
 #include "dynamic_quantization.h"
+#include "elementwise.h"
 #include "product.h"
 #include "weight_only.h"
 
@@ -30,6 +31,7 @@ struct Loops {
   Loop<WeightOnlyProduct> weight_only;
   Extremes (*extremes)(const DynamicQuantization&, int64_t first, int64_t end);
   void (*quantize)(const DynamicQuantization&, int64_t first, int64_t end, float scale, int32_t zero_point);
+  void (*combine)(const Elementwise&, const Elements&);
 };
 
 // The loops that multiply tiles of bytes, where there are instructions for these beside those of vectors.

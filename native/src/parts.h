@@ -13,8 +13,11 @@
 
 namespace jquant {
 
-// Fewer multiplications take a few microseconds, in which no other thread would have begun.
+// Fewer multiplications, or operations on single elements, take a few microseconds, in which no other thread would have
+// begun.
 constexpr int64_t kFewestToShare = int64_t{1} << 19;
+constexpr int64_t kFewestElements = int64_t{1} << 16;
+constexpr int64_t kElementsOfPart = int64_t{1} << 13;  // of operations on single elements
 constexpr int64_t kPartsPerThread = 4;  // so that a thread that is interrupted does not keep the others waiting
 
 // The size of the parts of each matrix of the batch.

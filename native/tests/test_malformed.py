@@ -11,6 +11,7 @@ PROGRAMS = [
     "malformed_block_calls.py",
     "malformed_convolution_calls.py",
     "malformed_dynamic_quantization_calls.py",
+    "malformed_elementwise_calls.py",
     "malformed_weight_only_calls.py",
 ]
 

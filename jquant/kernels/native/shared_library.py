@@ -20,6 +20,7 @@ CODED_BLOCK_PRODUCT = "jquant_coded_block_product"
 WEIGHT_ONLY = "jquant_weight_only"
 CONVOLUTION = "jquant_convolution"
 DYNAMIC_QUANTIZE = "jquant_dynamic_quantize"
+ELEMENTWISE = "jquant_elementwise"
 # Those that are known here.
 _VERSIONS = {
     PRODUCT: (1, 2),
@@ -28,6 +29,7 @@ _VERSIONS = {
     WEIGHT_ONLY: (1,),
     CONVOLUTION: (1, 2),
     DYNAMIC_QUANTIZE: (1,),
+    ELEMENTWISE: (1,),
 }
 
 

@@ -20,6 +20,14 @@ template <>
 struct VectorOf<float> {
   typedef Floats Type;
 };
+template <>
+struct VectorOf<int8_t> {
+  typedef SmallInts Type;
+};
+template <>
+struct VectorOf<uint8_t> {
+  typedef SmallWords Type;
+};
 
 // The types that correspond to a vector, or to a single element.
 template <bool kIsVector>
@@ -43,10 +51,17 @@ struct Lane<false> {
   typedef uint16_t Half;
 };
 
+template <class A, class B>
+constexpr bool is_same = false;
+template <class A>
+constexpr bool is_same<A, A> = true;
+
 template <class To, class From>
 JQUANT_INLINE To converted(From from) {
   if constexpr (sizeof(From) <= 4 && sizeof(To) <= 4) {
     return static_cast<To>(from);
+  } else if constexpr (is_same<To, SmallInts> && is_same<From, Ints>) {
+    return lowest_bytes(from);
   } else {
     return __builtin_convertvector(from, To);
   }

@@ -37,8 +37,6 @@ JQUANT_INLINE Floats floats_of_low_bits(Words words) {
   return __builtin_convertvector((Ints)(words & ((1u << kBits) - 1)), Floats);
 }
 
-typedef uint8_t SmallWords __attribute__((vector_size(kLanes)));
-
 // Integers of 8 or 16 bits, in lanes of 32. GCC converts them in several steps, of which processors need one
 // (and GCC 12 warns of instructions without a mask).
 JQUANT_INLINE Ints widened(SmallInts x) {

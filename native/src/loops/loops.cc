@@ -6,6 +6,7 @@
 #include "loops/convolution.h"
 #include "loops/depthwise.h"
 #include "loops/dynamic_quantization.h"
+#include "loops/elementwise.h"
 #include "loops/product.h"
 #include "loops/weight_only.h"
 
@@ -25,6 +26,7 @@ extern const Loops JQUANT_LOOPS = {
     {JQUANT_NAMESPACE::multiply_weight_only, JQUANT_NAMESPACE::scratch_of_weight_only},
     JQUANT_NAMESPACE::find_extremes,
     JQUANT_NAMESPACE::quantize,
+    JQUANT_NAMESPACE::combine_elements,
 };
 
 }  // namespace jquant

@@ -54,6 +54,7 @@ typedef int32_t Ints __attribute__((vector_size(kBytes)));
 typedef uint32_t Words __attribute__((vector_size(kBytes)));
 typedef float Floats __attribute__((vector_size(kBytes)));
 typedef int8_t SmallInts __attribute__((vector_size(kLanes)));
+typedef uint8_t SmallWords __attribute__((vector_size(kLanes)));
 typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
 
 template <class Vector, class Element>
@@ -80,6 +81,17 @@ JQUANT_INLINE To bits_as(From from) {
   To to;
   __builtin_memcpy(&to, &from, sizeof(To));
   return to;
+}
+
+// The lowest byte of each lane, which GCC takes out one by one where no instruction takes all.
+JQUANT_INLINE SmallInts lowest_bytes(Ints x) {
+#if defined(JQUANT_AVX_VNNI) || defined(JQUANT_AVX2)
+  const __m256i halves = _mm256_shuffle_epi8((__m256i)x, _mm256_set1_epi32(0x0c080400));
+  const __m128i bytes = _mm_unpacklo_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
+  return bits_as<SmallInts>(_mm_cvtsi128_si64(bytes));
+#else
+  return __builtin_convertvector(x, SmallInts);
+#endif
 }
 
 JQUANT_INLINE Words splat_word(uint32_t word) { return Words{} + word; }
