@@ -49,7 +49,8 @@ def _merged(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[list[int], list[int
         if pair == (1, 1):
             continue
         if merged and [size == 1 for size in merged[-1]] == [size == 1 for size in pair]:
-            pair = tuple(map(math.prod, zip(merged.pop(), pair, strict=True)))
+            before = merged.pop()
+            pair = before[0] * pair[0], before[1] * pair[1]
         merged.append(pair)
     if len(merged) > _RANK:
         raise NotImplementedError("the library does not broadcast arrays in so many turns")
