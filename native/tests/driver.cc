@@ -1,5 +1,6 @@
-// Products and convolutions by the inner loops of one instruction set, that which JQUANT_NATIVE_ISA names, on a pool of
-// threads, compared with plain loops. Without XLA, so that it runs under ThreadSanitizer and in an emulator.
+// Products, convolutions and element-wise operations by the inner loops of one instruction set, that which JQUANT_NATIVE_ISA
+// names, on a pool of threads, compared with plain loops. Without XLA, so that it runs under ThreadSanitizer and in an
+// emulator.
 //
 //   driver [COUNT]    exits with 77 if this processor does not have the instruction set, with 1 if a result differs
 #include <algorithm>
@@ -14,6 +15,7 @@
 
 #include "block_operands.h"
 #include "convolution_operands.h"
+#include "elementwise_operands.h"
 #include "loops.h"
 #include "product_operands.h"
 #include "threads.h"
@@ -170,6 +172,19 @@ void check_convolutions(Threads& threads, const Loops& loops, Random& random, Co
   compare(operands, size, counts);
 }
 
+void check_elements(Threads& threads, const Loops& loops, Random& random, Counts& counts) {
+  ElementwiseOperands operands(random);
+  const int64_t most = 1 + random.below(operands.columns), parts = (operands.columns + most - 1) / most;
+  const auto run = [&](int64_t first, int64_t end, int64_t&) {
+    for (int64_t index = first; index < end; ++index) {
+      const int64_t row = index / parts, column = index % parts * most;
+      loops.combine(operands.operation, operands.elements(row, column, std::min(column + most, operands.columns)));
+    }
+  };
+  parallel_for(threads, operands.rows * parts, 1, true, run);
+  compare(operands, {operands.rows, operands.columns}, counts);
+}
+
 void check(Threads& threads, const Loops& loops, uint64_t seed, Counts& counts) {
   Random random(seed);
   if (random.coin()) {
@@ -179,6 +194,7 @@ void check(Threads& threads, const Loops& loops, uint64_t seed, Counts& counts) 
   }
   check_weight_only(threads, loops, random, counts);
   check_convolutions(threads, loops, random, counts);
+  check_elements(threads, loops, random, counts);
 }
 
 int run(int64_t products) {
