@@ -3,6 +3,7 @@
 import io
 import os
 import threading
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -69,16 +70,12 @@ def random_model(seed: int) -> ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=12)
 
 
-def as_pipe(data: bytes) -> str:
-    """The path of a pipe, in which nobody can seek."""
-    reading, writing = os.pipe()
-
-    def write() -> None:
-        with os.fdopen(writing, "wb") as file:
-            file.write(data)
-
-    threading.Thread(target=write).start()
-    return f"/dev/fd/{reading}"
+def as_pipe(path: Path) -> Path:
+    """A pipe with the bytes of a file, in which nobody can seek."""
+    pipe = path.with_suffix(".pipe")
+    os.mkfifo(pipe)
+    threading.Thread(target=lambda: pipe.write_bytes(path.read_bytes())).start()
+    return pipe
 
 
 SOURCES = {
@@ -87,7 +84,7 @@ SOURCES = {
     "bytearray": lambda path: bytearray(path.read_bytes()),
     "memoryview": lambda path: memoryview(path.read_bytes()),
     "file": lambda path: io.BytesIO(path.read_bytes()),
-    "pipe": lambda path: as_pipe(path.read_bytes()),
+    "pipe": as_pipe,
     "message": lambda path: onnx.load(path),
 }
 
