@@ -11,6 +11,8 @@ from malformed_calls import TYPES, of_another_rank, of_another_size, of_another_
 MUTATIONS = [
     malformed_calls.missing_operands,
     malformed_calls.too_many_operands,
+    malformed_calls.wrong_result_size,
+    malformed_calls.wrong_result_rank,
     malformed_calls.extra_attribute,
     malformed_calls.two_results,
 ]
@@ -73,18 +75,6 @@ def empty_operand(rng, raw):
     shape = list(raw.operands[index].shape)
     shape[rng.integers(3)] = 0
     raw.operands[index] = np.zeros(shape, raw.operands[index].dtype)
-
-
-@mutation
-def wrong_result_size(rng, raw):
-    shape, dtype = raw.results[0]
-    raw.results[0] = of_another_size(rng, np.zeros(shape, np.int8), rng.integers(3)).shape, dtype
-
-
-@mutation
-def wrong_result_rank(rng, raw):
-    shape, dtype = raw.results[0]
-    raw.results[0] = of_another_rank(rng, np.zeros(shape, np.int8)).shape, dtype
 
 
 @mutation
