@@ -1,6 +1,6 @@
 """Broadcasting and rank alignment as in NumPy, in explicit steps, which JAX's strict promotion settings allow."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,16 @@ def broadcast(*arrays: jax.Array) -> list[jax.Array]:
     return [
         x if x.shape == shape else lax.broadcast_in_dim(x, shape, range(len(shape) - x.ndim, len(shape))) for x in arrays
     ]
+
+
+def broadcast_beside(axis: int, arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    """The arrays, of one rank, in a common shape but for dimension `axis`, which counts from the end."""
+    common = list(lax.broadcast_shapes(*((*x.shape[:axis], 1, *x.shape[x.ndim + axis + 1 :]) for x in arrays)))
+    shapes = [(*common[:axis], x.shape[axis], *common[len(common) + axis + 1 :]) for x in arrays]
+    if all(x.shape == shape for x, shape in zip(arrays, shapes, strict=True)):
+        return list(arrays)
+    arrays = [jnp.broadcast_to(x, shape) for x, shape in zip(arrays, shapes, strict=True)]
+    return _in_common_sharding(arrays) if any(any(jax.typeof(x).sharding.spec) for x in arrays) else arrays
 
 
 def _in_common_sharding(arrays: list[jax.Array]) -> list[jax.Array]:

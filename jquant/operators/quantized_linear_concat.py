@@ -4,7 +4,6 @@ import functools
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
@@ -14,7 +13,7 @@ from jquant.arguments.descriptor import Descriptor, Tensor
 from jquant.arguments.naming import Operator, message
 from jquant.arguments.statics import dimension
 from jquant.errors import DescriptorTypeError
-from jquant.formulas import affine
+from jquant.kernels import concatenation
 from jquant.lowering.formula import formula
 from jquant.placement import explain_array_errors
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
@@ -45,8 +44,7 @@ def _descriptor(index: int) -> Descriptor:
 def _quantized_linear_concat(
     inputs: list[Quantized], output: ScaleZeroPoint, axis: int, output_dtype: np.dtype
 ) -> jax.Array:
-    parts = [affine.quantize(affine.dequantize(x), output, output_dtype) for x in inputs]
-    return jnp.concatenate(parts, axis)
+    return concatenation.concatenate(inputs, output, axis - inputs[0].values.ndim, output_dtype)
 
 
 @explain_array_errors

@@ -13,23 +13,6 @@ namespace {
 
 constexpr int kRank = 3;
 
-// Reads a scale and a zero point of one element each.
-ffi::Error read_parameters(const std::string& name, const ffi::AnyBuffer& array, const ffi::AnyBuffer& scale,
-                           const ffi::AnyBuffer& zero_point, QuantizedBytes& target) {
-  const ffi::DataType type = array.element_type();
-  if (!is_byte(type) || array.dimensions().size() != kRank)
-    return invalid(described(name, array) + " is no array of bytes with three dimensions");
-  if (scale.element_type() != ffi::DataType::F32 || scale.element_count() != 1 || zero_point.element_type() != type ||
-      zero_point.element_count() != 1)
-    return invalid(described("the scale of " + name, scale) + " and " + described("its zero point", zero_point) +
-                   " are not one float and one byte of the same type as " + name);
-  target.is_signed = type == ffi::DataType::S8;
-  target.scale = *static_cast<const float*>(scale.untyped_data());
-  const void* data = zero_point.untyped_data();
-  target.zero_point = target.is_signed ? *static_cast<const int8_t*>(data) : *static_cast<const uint8_t*>(data);
-  return ffi::Error::Success();
-}
-
 // The steps, in elements, from one index of a dimension to the next: 0 where all results share an element. An error if the
 // shape does not broadcast to `sizes`.
 ffi::Error read_steps(const std::string& name, const ffi::AnyBuffer& array, const int64_t (&sizes)[kRank],
@@ -51,9 +34,10 @@ ffi::Error combine(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer a_scal
   if (loops == nullptr) return invalid("JQUANT_NATIVE_ISA names no instruction set of this processor");
   Elementwise operation;
   operation.is_product = is_product;
-  ffi::Error error = read_parameters("a", a, a_scale, a_zero_point, operation.a);
-  if (error.success()) error = read_parameters("b", b, b_scale, b_zero_point, operation.b);
-  if (error.success()) error = read_parameters("the output", *output, output_scale, output_zero_point, operation.output);
+  ffi::Error error = read_quantized("a", a, kRank, a_scale, a_zero_point, operation.a);
+  if (error.success()) error = read_quantized("b", b, kRank, b_scale, b_zero_point, operation.b);
+  if (error.success())
+    error = read_quantized("the output", *output, kRank, output_scale, output_zero_point, operation.output);
   if (error.failure()) return error;
   int64_t sizes[kRank], a_steps[kRank], b_steps[kRank];
   std::copy_n(output->dimensions().begin(), kRank, sizes);

@@ -7,6 +7,7 @@
 extern "C" {
 XLA_FFI_Error* jquant_block_product(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* jquant_coded_block_product(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* jquant_concatenate(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* jquant_convolution(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* jquant_dynamic_quantize(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* jquant_elementwise(XLA_FFI_CallFrame* frame);
@@ -21,11 +22,17 @@ const jquant_function* jquant_functions() {
     #name, version, reinterpret_cast<void*>(name) \
   }
   static const jquant_function functions[] = {
-      JQUANT_FUNCTION(jquant_block_product, 1),    JQUANT_FUNCTION(jquant_coded_block_product, 1),
-      JQUANT_FUNCTION(jquant_convolution, 1),      JQUANT_FUNCTION(jquant_convolution, 2),
-      JQUANT_FUNCTION(jquant_dynamic_quantize, 1), JQUANT_FUNCTION(jquant_elementwise, 1),
-      JQUANT_FUNCTION(jquant_product, 1),          JQUANT_FUNCTION(jquant_product, 2),
-      JQUANT_FUNCTION(jquant_weight_only, 1),      {nullptr, 0, nullptr},
+      JQUANT_FUNCTION(jquant_block_product, 1),
+      JQUANT_FUNCTION(jquant_coded_block_product, 1),
+      JQUANT_FUNCTION(jquant_concatenate, 1),
+      JQUANT_FUNCTION(jquant_convolution, 1),
+      JQUANT_FUNCTION(jquant_convolution, 2),
+      JQUANT_FUNCTION(jquant_dynamic_quantize, 1),
+      JQUANT_FUNCTION(jquant_elementwise, 1),
+      JQUANT_FUNCTION(jquant_product, 1),
+      JQUANT_FUNCTION(jquant_product, 2),
+      JQUANT_FUNCTION(jquant_weight_only, 1),
+      {nullptr, 0, nullptr},
   };
   return functions;
 }

@@ -89,6 +89,22 @@ Type type_of_floats(ffi::DataType type) {
                                        : Type::kInt32;
 }
 
+ffi::Error read_quantized(const std::string& name, const ffi::AnyBuffer& array, size_t rank, const ffi::AnyBuffer& scale,
+                          const ffi::AnyBuffer& zero_point, QuantizedBytes& target) {
+  const ffi::DataType type = array.element_type();
+  if (!is_byte(type) || array.dimensions().size() != rank)
+    return invalid(described(name, array) + " is no array of bytes with " + std::to_string(rank) + " dimensions");
+  if (scale.element_type() != ffi::DataType::F32 || scale.element_count() != 1 || zero_point.element_type() != type ||
+      zero_point.element_count() != 1)
+    return invalid(described("the scale of " + name, scale) + " and " + described("its zero point", zero_point) +
+                   " are not one float and one byte of the same type as " + name);
+  target.is_signed = type == ffi::DataType::S8;
+  target.scale = *static_cast<const float*>(scale.untyped_data());
+  const void* data = zero_point.untyped_data();
+  target.zero_point = target.is_signed ? *static_cast<const int8_t*>(data) : *static_cast<const uint8_t*>(data);
+  return ffi::Error::Success();
+}
+
 std::string_view first_word(std::string_view words) {
   words.remove_prefix(std::min(words.find_first_not_of(' '), words.size()));
   return words.substr(0, words.find(' '));

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "elementwise.h"
 #include "product.h"
 #include "threads.h"
 #include "xla/ffi/api/ffi.h"
@@ -88,6 +89,10 @@ class BatchedArrays {
   Type output_type_ = Type::kInt32;
   std::vector<std::shared_ptr<const void>> memory_;  // of what was computed from the arrays of the call
 };
+
+// Reads the scale and the zero point, of one element each, of an array of bytes with `rank` dimensions.
+ffi::Error read_quantized(const std::string& name, const ffi::AnyBuffer& array, size_t rank, const ffi::AnyBuffer& scale,
+                          const ffi::AnyBuffer& zero_point, QuantizedBytes& target);
 
 // The first of words with spaces between them; empty if there is none.
 std::string_view first_word(std::string_view words);

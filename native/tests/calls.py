@@ -15,6 +15,7 @@ import numpy as np
 PRODUCT, BLOCK_PRODUCT, CONVOLUTION = "jquant_product.2", "jquant_block_product.1", "jquant_convolution.2"
 WEIGHT_ONLY, DYNAMIC_QUANTIZE = "jquant_weight_only.1", "jquant_dynamic_quantize.1"
 CODED_BLOCK_PRODUCT, ELEMENTWISE = "jquant_coded_block_product.1", "jquant_elementwise.1"
+CONCATENATE = "jquant_concatenate.1"
 
 # The roles of the arrays of a call; there are also `block_sums` and `integer_bias`.
 ZERO_POINTS = ("a_zero_point", "b_zero_point")

@@ -39,17 +39,18 @@ class Call(NamedTuple):
 def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> Call:
     """Arrays that broadcast to `shape`, with any zero points."""
 
-    def integers(shape, dtype):
-        return rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype, endpoint=True)
-
     dtypes = [BYTES[rng.integers(2)] for _ in range(3)]
     shapes = [tuple(1 if not rng.integers(4) else size for size in shape) for _ in range(2)]
     if rng.integers(2):
         shapes[rng.integers(2)] = shape
-    arrays = tuple(integers(each, dtype) for each, dtype in zip(shapes, dtypes[:2], strict=True))
-    zero_points = tuple(np.asarray(integers((), dtype)) for dtype in dtypes)
+    arrays = tuple(draw_integers(rng, each, dtype) for each, dtype in zip(shapes, dtypes[:2], strict=True))
+    zero_points = tuple(np.asarray(draw_integers(rng, (), dtype)) for dtype in dtypes)
     is_product = bool(rng.integers(2))
     return Call(arrays, draw_scales(rng, is_product), zero_points, is_product)
+
+
+def draw_integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    return rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype, endpoint=True)
 
 
 def draw_scales(rng: np.random.Generator, is_product: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -92,11 +93,15 @@ def expected(call: Call) -> np.ndarray:
             value = flushed((a * b).astype(np.float32) * flushed(a_scale * b_scale))
         else:
             value = flushed(flushed(a.astype(np.float32) * a_scale) + flushed(b.astype(np.float32) * b_scale))
-        quotient = flushed(value / output_scale).astype(np.float64)
-    (_, dtype), zero_point = call.results[0], call.zero_points[2].astype(np.float64)
-    limits = np.iinfo(dtype)
-    limited = np.clip(np.rint(quotient) + zero_point, limits.min, limits.max)
-    return np.where(np.isnan(quotient), 0, limited).astype(dtype)
+    return quantized(value, output_scale, call.zero_points[2])
+
+
+def quantized(value: np.ndarray, scale: np.ndarray, zero_point: np.ndarray) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        quotient = flushed(value / scale).astype(np.float64)
+    limits = np.iinfo(zero_point.dtype)
+    limited = np.clip(np.rint(quotient) + zero_point.astype(np.float64), limits.min, limits.max)
+    return np.where(np.isnan(quotient), 0, limited).astype(zero_point.dtype)
 
 
 def check(*calls_: Call) -> None:

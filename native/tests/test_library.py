@@ -5,6 +5,7 @@ import ctypes
 from calls import (
     BLOCK_PRODUCT,
     CODED_BLOCK_PRODUCT,
+    CONCATENATE,
     CONVOLUTION,
     DYNAMIC_QUANTIZE,
     ELEMENTWISE,
@@ -17,9 +18,10 @@ from calls import (
 def test_functions():
     """The newest versions, and those before, which the same functions serve."""
     handlers = targets()
-    newest = {PRODUCT, BLOCK_PRODUCT, CODED_BLOCK_PRODUCT, CONVOLUTION, WEIGHT_ONLY, DYNAMIC_QUANTIZE, ELEMENTWISE}
+    products = {PRODUCT, BLOCK_PRODUCT, CODED_BLOCK_PRODUCT, CONVOLUTION, WEIGHT_ONLY}
+    newest = products | {DYNAMIC_QUANTIZE, ELEMENTWISE, CONCATENATE}
     assert set(handlers) == newest | {"jquant_product.1", "jquant_convolution.1"}
-    assert len(set(handlers.values())) == 7
+    assert len(set(handlers.values())) == 8
     assert handlers[PRODUCT] == handlers["jquant_product.1"]
     assert handlers[CONVOLUTION] == handlers["jquant_convolution.1"]
 

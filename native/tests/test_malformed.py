@@ -9,6 +9,7 @@ COUNT = int(os.environ.get("JQUANT_MALFORMED_CALLS", "1200"))
 PROGRAMS = [
     "malformed_calls.py",
     "malformed_block_calls.py",
+    "malformed_concatenation_calls.py",
     "malformed_convolution_calls.py",
     "malformed_dynamic_quantization_calls.py",
     "malformed_elementwise_calls.py",

@@ -24,22 +24,27 @@ def combine(a: Quantized, b: Quantized, output: ScaleZeroPoint, *, is_product: b
         the row.
     """
     function = require(ELEMENTWISE, *a.values.shape, *b.values.shape)
-    parameters = [*_parameters(a, a.values.dtype), *_parameters(b, b.values.dtype), *_parameters(output, dtype)]
-    if any(x.size != 1 for x in parameters):
-        raise NotImplementedError("the library has one scale and one zero point for each array")
+    of_a, of_b, of_output = scalars(a, a.values.dtype), scalars(b, b.values.dtype), scalars(output, dtype)
     shape = np.broadcast_shapes(a.values.shape, b.values.shape)
     a_sizes, b_sizes = _merged(a.values.shape, b.values.shape)
     *outer, row = np.broadcast_shapes(a_sizes, b_sizes)
     if row < _SHORT and math.prod(outer) > _MOST_SHORT_ROWS:
         raise NotImplementedError("the library is slower than XLA for many short rows")
-    a_scale, a_zero_point, b_scale, b_zero_point, *of_output = (x.reshape(()) for x in parameters)
     call = jax.ffi.ffi_call(function.target, jax.ShapeDtypeStruct((*outer, row), dtype))
-    arrays = a.values.reshape(a_sizes), a_scale, a_zero_point, b.values.reshape(b_sizes), b_scale, b_zero_point
-    return call(*arrays, *of_output, is_product=is_product).reshape(shape)
+    operands = a.values.reshape(a_sizes), *of_a, b.values.reshape(b_sizes), *of_b, *of_output
+    return call(*operands, is_product=is_product).reshape(shape)
 
 
-def _parameters(x: Quantized | ScaleZeroPoint, dtype: np.dtype) -> tuple[jax.Array, jax.Array]:
-    return x.scale, jnp.zeros((), dtype) if x.zero_point is None else x.zero_point
+def scalars(x: Quantized | ScaleZeroPoint, dtype: np.dtype) -> tuple[jax.Array, jax.Array]:
+    """The scale, and the zero point, of `dtype`.
+
+    Raises:
+      NotImplementedError: there are several.
+    """
+    zero_point = jnp.zeros((), dtype) if x.zero_point is None else x.zero_point
+    if x.scale.size != 1 or zero_point.size != 1:
+        raise NotImplementedError("the library has one scale and one zero point for each array")
+    return x.scale.reshape(()), zero_point.reshape(())
 
 
 def _merged(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[list[int], list[int]]:

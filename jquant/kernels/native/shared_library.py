@@ -21,6 +21,7 @@ WEIGHT_ONLY = "jquant_weight_only"
 CONVOLUTION = "jquant_convolution"
 DYNAMIC_QUANTIZE = "jquant_dynamic_quantize"
 ELEMENTWISE = "jquant_elementwise"
+CONCATENATE = "jquant_concatenate"
 # Those that are known here.
 _VERSIONS = {
     PRODUCT: (1, 2),
@@ -30,6 +31,7 @@ _VERSIONS = {
     CONVOLUTION: (1, 2),
     DYNAMIC_QUANTIZE: (1,),
     ELEMENTWISE: (1,),
+    CONCATENATE: (1,),
 }
 
 
