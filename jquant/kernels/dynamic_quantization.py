@@ -6,10 +6,9 @@ import jax
 import numpy as np
 
 from jquant.formulas import dynamic_quantization
-from jquant.kernels import implementations
+from jquant.kernels import one_call
 from jquant.kernels.native import dynamic_quantization as native
 from jquant.lowering import recording
-from jquant.lowering.partitioned import unless_partitioned
 from jquant.results import DynamicQuantizeOutput
 
 
@@ -33,13 +32,10 @@ def _quantize(
         return _by_formula(x, rank, axes, symmetric, dtype)
 
     def by_library(x: jax.Array) -> DynamicQuantizeOutput:
-        if not implementations.is_native_default():
-            return by_xla(x)
         along = tuple(range(-rank, 0)) if axes is None else axes
         return native.quantize(x, along, symmetric, dtype, by_row=axes is not None)
 
-    on_this_cpu = implementations.unless_declined(by_library, by_xla)
-    return tuple(unless_partitioned(by_xla, by_xla, x, on_this_cpu=on_this_cpu))
+    return tuple(one_call.arrays(by_xla, by_library, x))
 
 
 def _by_formula(

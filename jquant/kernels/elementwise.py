@@ -1,17 +1,14 @@
 """Sums and products of quantized tensors: in one call of compiled code on CPUs, elsewhere as XLA compiles them."""
 
+import functools
 from collections.abc import Callable
 
 import jax
 import numpy as np
-from jax import lax
 
-from jquant.arithmetic.broadcasting import to_rank
 from jquant.formulas import elementwise
-from jquant.kernels import implementations
+from jquant.kernels import one_call
 from jquant.kernels.native import elementwise as native
-from jquant.lowering import recording
-from jquant.lowering.partitioned import unless_partitioned
 from jquant.quantized_tensor import Quantized, ScaleZeroPoint
 
 
@@ -29,22 +26,5 @@ def _combine(
     formula: Callable[..., jax.Array], a: Quantized, b: Quantized, output: ScaleZeroPoint, dtype: np.dtype
 ) -> jax.Array:
     rank = max(a.values.ndim, b.values.ndim)
-    if recording.is_active():
-        return formula(a.to_rank(rank), b.to_rank(rank), output, dtype)
-    # Arrays of one rank broadcast where `jax.vmap` adds dimensions in front of some. The result, an integer, has no
-    # derivative.
-    operands = jax.tree.map(lambda x: to_rank(lax.stop_gradient(x), rank), (a, b, output))
-    leaves, structure = jax.tree.flatten(operands)
-
-    def by_xla(*leaves: jax.Array) -> list[jax.Array]:
-        return [formula(*jax.tree.unflatten(structure, leaves), dtype)]
-
-    def by_library(*leaves: jax.Array) -> list[jax.Array]:
-        if not implementations.is_native_default():
-            return by_xla(*leaves)
-        a, b, output = jax.tree.unflatten(structure, leaves)
-        return [native.combine(a, b, output, is_product=formula is elementwise.multiply, dtype=dtype)]
-
-    on_this_cpu = implementations.unless_declined(by_library, by_xla)
-    (result,) = unless_partitioned(by_xla, by_xla, *leaves, on_this_cpu=on_this_cpu)
-    return result
+    kernel = functools.partial(native.combine, is_product=formula is elementwise.multiply, dtype=dtype)
+    return one_call.integers(functools.partial(formula, dtype=dtype), kernel, rank, a.to_rank(rank), b.to_rank(rank), output)
