@@ -69,6 +69,16 @@ JQUANT_INLINE void copy_every_second_byte(char* target, const char* source, int6
   }
 }
 
+// Bytes that are `kStride` apart, and what is between them and after the last.
+template <int kStride>
+JQUANT_INLINE Sixteen strided_bytes(const char* source) {
+  static_assert(kStride == 1 || kStride == 2, "");
+  const Sixteen low = load<Sixteen>(source);
+  if constexpr (kStride == 1) return low;
+  const Sixteen high = load<Sixteen>(source + sizeof(Sixteen));
+  return __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+}
+
 // Pixels of an image, a row of them, `step` apart; there may be padding before and after them.
 struct RowOfPixels {
   int64_t first, step;  // the place of the first; negative, or beyond the end, where it is padding

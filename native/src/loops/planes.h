@@ -54,7 +54,9 @@ class Planes {
   int64_t pitch() const { return columns_.size(); }
   // Of the copies of a channel, and of memory beyond them that vectors may reach into.
   int64_t bytes() const { return rounded_up(copy_count() * bytes_of_copy(), kBytes) + kBytes; }
-  int64_t scratch_bytes() const { return are_rows_joined() ? bytes() : 0; }
+  int64_t scratch_bytes() const {
+    return are_masked() ? rounded_up(columns_.count() * bytes_of_mask(), kBytes) + kBytes : 0;
+  }
 
   // Where the element of the first window is in the copies.
   int64_t offset(int64_t row, int64_t column) const {
@@ -65,13 +67,13 @@ class Planes {
   // `scratch` lasts as long as channels are copied.
   void prepare(char* scratch) {
     masks_ = scratch;
-    if (!are_rows_joined()) return;
-    __builtin_memset(masks_, 0, bytes());
+    if (!are_masked()) return;
+    __builtin_memset(masks_, 0, scratch_bytes());
     const RowOfPixels rows = rows_of(0);
     for (int64_t j = 0; j < columns_.count(); ++j) {
       const RowOfPixels row = pixels_of(j);
-      for (int64_t r = rows.begin; r < rows.end; ++r)
-        fill_bytes(masks_ + j * bytes_of_copy() + r * pitch() + row.begin, 0xff, row.end - row.begin);
+      for (int64_t r = are_rows_joined() ? rows.begin : 0; r < (are_rows_joined() ? rows.end : 1); ++r)
+        fill_bytes(masks_ + j * bytes_of_mask() + r * pitch() + row.begin, 0xff, row.end - row.begin);
     }
   }
 
@@ -81,10 +83,14 @@ class Planes {
       fill_bytes(target, image.padding, copy_count() * bytes_of_copy());
     } else if (pitch() == 1 && width_.image == 1) {
       copy_column(image, channel, target);
-    } else if (are_rows_joined() && are_around(image, channel)) {
-      copy_joined(image, channel, target);
-    } else {
+    } else if (!are_masked() || !are_around(image, channel)) {
       copy_rows(image, channel, target);
+    } else if (are_rows_joined()) {
+      copy_joined(image, channel, target);
+    } else if (width_.stride == 1) {
+      copy_masked_rows<1>(image, channel, target);
+    } else {
+      copy_masked_rows<2>(image, channel, target);
     }
   }
 
@@ -94,25 +100,56 @@ class Planes {
   RowOfPixels rows_of(int64_t i) const { return {height_.place(first_row_, i), height_.stride, height_.image, row_count_}; }
   RowOfPixels pixels_of(int64_t j) const { return {width_.place(0, j), width_.stride, width_.image, pitch()}; }
 
-  // Whether the rows of a copy follow each other as they do in the image. Then they are copied as one, and masks say what is
-  // padding.
+  // Whether masks say what is padding, so that whole vectors are copied: of all rows as one if those of a copy follow each
+  // other as they do in the image, otherwise of each row.
+  bool are_masked() const { return width_.stride <= 2; }
+  int64_t bytes_of_mask() const {
+    return are_rows_joined() ? bytes_of_copy() : rounded_up(pitch(), int64_t{sizeof(Sixteen)});
+  }
   bool are_rows_joined() const { return height_.stride == 1 && width_.stride == 1 && pitch() == width_.image; }
 
   // Whether there are as many bytes of the image around a channel as vectors of its copies are read from.
   JQUANT_INLINE bool are_around(const Image& image, const char* channel) const {
-    const char* const first = channel + height_.place(first_row_, 0) * width_.image;
-    return first + width_.place(0, 0) >= image.begin &&
-           first + width_.place(0, columns_.count() - 1) + rounded_up(bytes_of_copy(), kBytes) <= image.end;
+    const int64_t first_row = are_rows_joined() ? height_.place(first_row_, 0) : 0;
+    const int64_t last_row = are_rows_joined() ? first_row : height_.image - 1;
+    const int64_t bytes = are_rows_joined() ? rounded_up(bytes_of_copy(), kBytes) : width_.stride * bytes_of_mask();
+    return channel + first_row * width_.image + width_.place(0, 0) >= image.begin &&
+           channel + last_row * width_.image + width_.place(0, columns_.count() - 1) + bytes <= image.end;
   }
 
   JQUANT_INLINE void copy_joined(const Image& image, const char* channel, char* target) const {
     const char* masks = masks_;
     const Words padding = splat_word(0x01010101u * image.padding);
-    for (int64_t j = 0; j < columns_.count(); ++j, target += bytes_of_copy(), masks += bytes_of_copy()) {
+    for (int64_t j = 0; j < columns_.count(); ++j, target += bytes_of_copy(), masks += bytes_of_mask()) {
       const char* const source = channel + height_.place(first_row_, 0) * width_.image + width_.place(0, j);
       for (int64_t i = 0; i < bytes_of_copy(); i += kBytes) {
         const Words mask = load<Words>(masks + i);
         store(target + i, (load<Words>(source + i) & mask) | (padding & ~mask));
+      }
+    }
+  }
+
+  // In the order of memory, because the last vector of a row reaches into the next row.
+  template <int kStride>
+  JQUANT_INLINE void copy_masked_rows(const Image& image, const char* channel, char* target) const {
+    constexpr int64_t kSize = sizeof(Sixteen);
+    const Sixteen padding = Sixteen{} + image.padding;
+    const int64_t pitch = this->pitch(), step = height_.stride * width_.image;
+    for (int64_t i = 0; i < rows_.count(); ++i) {
+      const RowOfPixels rows = rows_of(i);
+      for (int64_t j = 0; j < columns_.count(); ++j) {
+        const char* const masks = masks_ + j * bytes_of_mask();
+        const char* source = channel + rows.first * width_.image + width_.place(0, j) + rows.begin * step;
+        fill_bytes(target, image.padding, rows.begin * pitch);
+        target += rows.begin * pitch;
+        for (int64_t r = rows.begin; r < rows.end; ++r, source += step, target += pitch) {
+          for (int64_t k = 0; k < pitch; k += kSize) {
+            const Sixteen mask = load<Sixteen>(masks + k);
+            store(target + k, (strided_bytes<kStride>(source + kStride * k) & mask) | (padding & ~mask));
+          }
+        }
+        fill_bytes(target, image.padding, (rows.count - rows.end) * pitch);
+        target += (rows.count - rows.end) * pitch;
       }
     }
   }
