@@ -26,7 +26,6 @@ IN_EVERY_CALL = {
     "MatMulInteger in batches": _OF_EACH_MATRIX,
     "MatMulNBits with g_idx": "rows in another order: the scale of each is looked up",
     "QLinearAdd": _TENSOR,
-    "QLinearConcat": _TENSOR,
     "QLinearMatMul in batches": _OF_EACH_MATRIX,
     "QLinearMul": _TENSOR,
     "QLinearWhere": _TENSOR,
