@@ -4,9 +4,9 @@
 
 A node is an ONNX file of one QLinearMatMul or QLinearConv with a uint8 result, run by `jquant.onnx` with its weights as
 parameters. Each row has two ratios to onnxruntime's time (two threads that do not spin), both of medians: of calls in a
-tight loop, and of calls that alternate with the other engine's. Integers are uniform. With --synchronous, JAX runs programs
-in the thread of their caller (`jax_cpu_enable_async_dispatch` is false); by default it hands all but the smallest to
-another.
+tight loop, and of calls that alternate with the other engine's; and how many results differ by more than 1, which they do
+where onnxruntime's products saturate, on x86 without VNNI. Integers are uniform. With --synchronous, JAX runs programs in
+the thread of their caller (`jax_cpu_enable_async_dispatch` is false); by default it hands all but the smallest to another.
 """
 
 import argparse
@@ -78,8 +78,8 @@ class Node(NamedTuple):
         graph = helper.make_graph([node], "node", inputs, [output], initializers)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
-    def calls(self) -> Calls:
-        """Calls of both, which give the same integers."""
+    def calls(self) -> tuple[Calls, int]:
+        """Calls of both, and how many of their results differ by more than 1: ties do by 1, in another order of scales."""
         proto, rng = self.model(), np.random.default_rng(1)
         x = {"x": rng.integers(0, 256, self.x, np.uint8)}
         if self.is_new:
@@ -89,10 +89,10 @@ class Node(NamedTuple):
         params = [jax.tree.map(jnp.array, model.params) for _ in range(self.cold)]
         sessions = [onnxruntime_session.session(proto.SerializeToString(), optimized=True) for _ in range(self.cold)]
         (mine,), (theirs,) = program(params[0], on_device).values(), sessions[0].run(None, x)
-        differing = int(np.count_nonzero(np.abs(np.int32(mine) - np.int32(theirs)) > 1))  # ties, in another order of scales
-        assert not differing, f"{differing} elements differ from onnxruntime's"
+        differing = int(np.count_nonzero(np.abs(np.int32(mine) - np.int32(theirs)) > 1))
         runs = [functools.partial(finish, program, (each, on_device)) for each in params]
-        return {"jquant": in_turn(runs), "onnxruntime": in_turn([functools.partial(each.run, None, x) for each in sessions])}
+        others = [functools.partial(each.run, None, x) for each in sessions]
+        return {"jquant": in_turn(runs), "onnxruntime": in_turn(others)}, differing
 
 
 def in_turn(calls: list[Callable[[], Any]]) -> Callable[[], Any]:
@@ -134,14 +134,15 @@ NODES = {
 
 
 def nodes(patterns: list[str], rounds: int) -> Iterator[str]:
-    yield "\n| | jquant, us | onnxruntime, us | ratio | alternating |\n|---|--:|--:|--:|--:|"
+    yield "\n| | jquant, us | onnxruntime, us | ratio | alternating | differ |\n|---|--:|--:|--:|--:|--:|"
     for name, node in NODES.items():
         if not any(fnmatch(name, pattern) for pattern in patterns):
             continue
-        times = measure(node.calls(), rounds)
+        calls, differing = node.calls()
+        times = measure(calls, rounds)
         mine, theirs = (1e3 * quartiles(times[each].further)[1] for each in ("jquant", "onnxruntime"))
         first = np.median(times["jquant"].first) / np.median(times["onnxruntime"].first)
-        yield f"| {name} | {mine:.1f} | {theirs:.1f} | {mine / theirs:.2f} | {first:.2f} |"
+        yield f"| {name} | {mine:.1f} | {theirs:.1f} | {mine / theirs:.2f} | {first:.2f} | {differing:,} |"
 
 
 def perceptron(params: list[jax.Array], x: jax.Array) -> jax.Array:
